@@ -1,0 +1,297 @@
+"""Writes the demo that `accelerate launch recipes/sft.py` trains when it is given nothing: data, tokenizer, model config.
+
+    python recipes/demo/make_demo.py            # write the files next to this script
+    python recipes/demo/make_demo.py --check    # exit 1 if a file differs from what would be written
+
+The task is to turn dates, clock times and numbers in words into plain figures: "Write 3 March 1987 as an ISO date." ->
+"1987-03-03". It is small enough to learn from random weights in well under a minute on two CPU cores, and it can't be learnt by
+heart: no date, time or number of eval.jsonl occurs in any row of train.jsonl, in whatever phrasing.
+
+There are no weights here. Whoever trains the demo makes them from model/config.json with a seed.
+
+The data depend on nothing but this file. The bytes of the tokenizer files also depend on the versions of `tokenizers` and
+`transformers`, so --check is meant for the versions of constraints.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+SEED = 20240229
+TRAIN_ROWS = 3000
+EVAL_ROWS = 200
+VOCAB_SIZE = 640
+
+Message = dict[str, str]
+
+
+class Item(NamedTuple):
+    """One question of the demo. `fact` is what is held out: the same fact in two phrasings is the same fact."""
+
+    fact: str
+    question: str
+    answer: str
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+MONTHS = ("January February March April May June July August September October November December").split()
+UNITS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
+
+
+def in_words(number: int) -> str:
+    """British English words of 0 to 9999: 3021 -> "three thousand and twenty-one"."""
+    assert 0 <= number <= 9999
+    if number < 20:
+        return UNITS[number]
+    if number < 100:
+        return TENS[number // 10] + (f"-{UNITS[number % 10]}" if number % 10 else "")
+    if number < 1000:
+        rest = number % 100
+        return f"{UNITS[number // 100]} hundred" + (f" and {in_words(rest)}" if rest else "")
+    rest = number % 1000
+    link = " and " if rest < 100 else " "
+    return f"{UNITS[number // 1000]} thousand" + (f"{link}{in_words(rest)}" if rest else "")
+
+
+def ordinal(day: int) -> str:
+    """1 -> "1st", 12 -> "12th"."""
+    suffix = "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
+    return f"{day}{suffix}"
+
+
+# --- questions -------------------------------------------------------------------------------------------------------
+
+# The first question of a row says what is wanted; later ones may lean on it ("And ...?"), since what is asked about shows the kind.
+FOLLOW_UPS = ["And {}?", "Now {}, please.", "What about {}?", "Then {}?", "Next: {}."]
+PHRASINGS = {
+    "date": ["Write {} as an ISO date.", "What is {} in ISO format?", "ISO date for {}?", "Convert to ISO: {}."],
+    "time": ["Write {} on the 24-hour clock.", "What is {} in 24-hour time?", "24-hour time for {}?", "Convert to HH:MM: {}."],
+    "amount": ["Write {} in figures.", "How do I type {}?", "Figures for {}?", "Convert to figures: {}."],
+}
+SYSTEM_PROMPTS = [
+    "You turn dates, times and numbers into plain figures.",
+    "Answer with the figures only.",
+    "You are a helpful assistant for filling in forms.",
+]
+
+
+def date_item(rng: random.Random) -> tuple[str, str, str]:
+    """(fact, wording, answer) of a date between 1900 and 2049."""
+    year, month, day = rng.randrange(1900, 2050), rng.randrange(1, 13), rng.randrange(1, 29)
+    name = MONTHS[month - 1]
+    wordings = [
+        f"{day} {name} {year}",
+        f"{name} {day}, {year}",
+        f"{ordinal(day)} of {name} {year}",
+        f"{day} {name[:3]} {year}",
+    ]
+    iso = f"{year}-{month:02d}-{day:02d}"
+    return f"date {iso}", rng.choice(wordings), iso
+
+
+def time_item(rng: random.Random) -> tuple[str, str, str]:
+    """(fact, wording, answer) of a clock time: any minute in figures, full five minutes in words."""
+    hour, minute, spoken = rng.randrange(24), rng.randrange(60), rng.random() < 0.6
+    minute -= minute % 5 if spoken else 0
+    answer = f"{hour:02d}:{minute:02d}"
+    return f"time {answer}", spoken_time(hour, minute) if spoken else twelve_hour_time(hour, minute), answer
+
+
+def twelve_hour_time(hour: int, minute: int) -> str:
+    """15, 5 -> "3:05 pm"."""
+    return f"{(hour - 1) % 12 + 1}:{minute:02d} {'am' if hour < 12 else 'pm'}"
+
+
+def spoken_time(hour: int, minute: int) -> str:
+    """15, 30 -> "half past three in the afternoon"."""
+    if 5 <= hour < 12:
+        part = "in the morning"
+    elif 12 <= hour < 18:
+        part = "in the afternoon"
+    else:
+        part = "in the evening" if 18 <= hour < 22 else "at night"
+    clock = (hour - 1) % 12 + 1
+    if minute == 0:
+        return f"{UNITS[clock]} o'clock {part}"
+    if minute <= 30:
+        past = {15: "quarter", 30: "half"}.get(minute) or in_words(minute)
+        return f"{past} past {UNITS[clock]} {part}"
+    to = "quarter" if minute == 45 else in_words(60 - minute)
+    return f"{to} to {UNITS[clock % 12 + 1]} {part}"
+
+
+def amount_item(rng: random.Random) -> tuple[str, str, str]:
+    """(fact, wording, answer) of an amount of money between 1.01 and 99.99."""
+    whole, part = rng.randrange(1, 100), rng.randrange(1, 100)
+    big, small = rng.choice([("pound", "penny pence"), ("dollar", "cent cents"), ("euro", "cent cents")])
+    one, more = small.split()
+    words = f"{in_words(whole)} {big}{'s' * (whole > 1)} and {in_words(part)} {more if part > 1 else one}"
+    answer = f"{whole}.{part:02d}"
+    return f"amount {answer}", words, answer
+
+
+KINDS: dict[str, Callable[[random.Random], tuple[str, str, str]]] = {
+    "date": date_item,
+    "time": time_item,
+    "amount": amount_item,
+}
+
+
+def draw(rng: random.Random, kind: str, first: bool) -> Item:
+    """One question of a kind in a random wording and phrasing."""
+    fact, wording, answer = KINDS[kind](rng)
+    phrasing = rng.choice(PHRASINGS[kind] if first or rng.random() < 0.4 else FOLLOW_UPS)
+    question = phrasing.format(wording)
+    return Item(fact, question[0].upper() + question[1:], answer)
+
+
+def draw_row(rng: random.Random, kind: str, allowed: Callable[[str], bool]) -> tuple[list[str], list[Message]]:
+    """A conversation of one to three questions whose first is of `kind`: its facts and its messages."""
+    facts: list[str] = []
+    messages: list[Message] = []
+    if rng.random() < 0.15:
+        messages.append({"role": "system", "content": rng.choice(SYSTEM_PROMPTS)})
+    for turn in range(rng.choice([1, 1, 1, 1, 2, 3])):
+        if turn and rng.random() < 0.3:
+            kind = rng.choice(sorted(KINDS))
+        item = draw(rng, kind, first=turn == 0)
+        while not allowed(item.fact) or item.fact in facts:
+            item = draw(rng, kind, first=turn == 0)
+        facts.append(item.fact)
+        messages += [{"role": "user", "content": item.question}, {"role": "assistant", "content": item.answer}]
+    return facts, messages
+
+
+def rows(rng: random.Random, count: int, allowed: Callable[[str], bool]) -> Iterator[tuple[list[str], list[Message]]]:
+    """`count` different conversations, the kinds of their first questions in turn."""
+    kinds, seen = ["date", "time", "date", "time", "amount"], set()
+    while len(seen) < count:
+        facts, messages = draw_row(rng, kinds[len(seen) % len(kinds)], allowed)
+        key = json.dumps(messages)
+        if key not in seen:
+            seen.add(key)
+            yield facts, messages
+
+
+# --- model and tokenizer ---------------------------------------------------------------------------------------------
+
+PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def write_tokenizer(folder: Path, texts: list[str]) -> None:
+    """Trains byte-level BPE on the training conversations and saves it as AutoTokenizer reads it."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    # Digits go in pairs, which is how years, days, minutes and cents read: 1987 is 19 87. Copying a year is then two tokens.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\d{1,2}"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[START],
+        model_max_length=1024,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(folder)
+
+
+# Wide and shallow: on a CPU fewer, larger matmuls are faster.
+MODEL_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 256,
+    "intermediate_size": 640,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-05,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "initializer_range": 0.02,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "mlp_bias": False,
+    "use_cache": True,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+    "eos_token_id": 2,
+    "dtype": "float32",
+}
+GENERATION_CONFIG = {"do_sample": False, "eos_token_id": 2, "pad_token_id": 0, "max_new_tokens": 32}
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def write_demo(folder: Path) -> None:
+    """Writes all files of the demo into `folder`."""
+    rng = random.Random(SEED)
+    held_out: set[str] = set()
+    evaluation: list[list[Message]] = []
+    for facts, messages in rows(rng, EVAL_ROWS, lambda fact: True):
+        held_out.update(facts)
+        evaluation.append(messages)
+    training, trained = [], set()
+    for facts, messages in rows(rng, TRAIN_ROWS, lambda fact: fact not in held_out):
+        trained.update(facts)
+        training.append(messages)
+    assert not trained & held_out, "a fact of eval.jsonl is in train.jsonl"
+
+    model = folder / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    write_rows(folder / "train.jsonl", training)
+    write_rows(folder / "eval.jsonl", evaluation)
+    # All hundred pairs of digits become tokens, also those that are rare in the rows.
+    texts = [f"{number:02d}" for number in range(100)] * 100
+    texts += [f"{message['role']}\n{message['content']}" for messages in training for message in messages]
+    write_tokenizer(model, texts)
+    write_json(model / "config.json", MODEL_CONFIG)
+    write_json(model / "generation_config.json", GENERATION_CONFIG)
+
+
+def write_rows(path: Path, conversations: list[list[Message]]) -> None:
+    lines = [json.dumps({"messages": messages}) for messages in conversations]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, value: dict[str, object]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")

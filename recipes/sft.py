@@ -1,0 +1,64 @@
+"""Supervised fine-tuning: a chat or text model learns to give the answers in your data.
+
+    accelerate launch recipes/sft.py                                       # embedded demo: small model, small data
+    accelerate launch recipes/sft.py --config recipes/configs/sft/faq.yaml  # a real model
+    accelerate launch --config_file accelerate_configs/fsdp2.yaml recipes/sft.py --config my.yaml
+
+Rows are `messages`, `prompt` + `completion`, or `text`. The loss is on assistant turns (the completion, the whole text),
+with the token that ends the turn. Every key: --help. The result, OUTPUT_DIR/model, is a plain Hugging Face folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.config import ModelConfig, RunConfig, option
+from toolkit.errors import exit_with_message
+from toolkit.parsing import parse
+
+DEMO = Path(__file__).parent / "configs" / "sft" / "demo.yaml"
+
+
+@dataclass
+class SFTConfig(RunConfig):
+    """Supervised fine-tuning."""
+
+    output_dir: str = option("outputs/sft", "folder of the run: metrics, config and the finished model", path=True)
+
+
+def main() -> None:
+    config = parse(SFTConfig, demo=DEMO)
+
+    # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
+    from toolkit.data.prepare import prepare
+    from toolkit.evaluation import answer
+    from toolkit.layout import build_layout
+    from toolkit.models import load_model, load_tokenizer
+    from toolkit.monitor.banner import note
+    from toolkit.monitor.summary import report
+    from toolkit.objectives.causal_lm import CausalLanguageModeling
+    from toolkit.run import fine_tune
+    from toolkit.run_folder import RunFolder, claim
+
+    # What can be wrong is found here, before any weight is loaded.
+    layout = build_layout()
+    folder = claim(config, layout.launch) if layout.is_main else RunFolder.of(config)
+    tokenizer = load_tokenizer(config.model)
+    say = note if layout.is_main else (lambda message: None)
+    data = prepare(config.data, tokenizer, seed=config.seed, prompts=config.generate_rows, note=say)
+
+    model = load_model(config.model, seed=config.seed)
+    before = answer(layout, model, tokenizer, data.prompts, max_new_tokens=config.generate_max_tokens)
+    evaluations = fine_tune(config, layout, folder, model, tokenizer, data, CausalLanguageModeling())
+
+    # Answers come from the folder that the run leaves, as a user would load it.
+    finished = load_model(ModelConfig(name_or_path=str(folder.model)), seed=config.seed)
+    after = answer(layout, finished, tokenizer, data.prompts, max_new_tokens=config.generate_max_tokens)
+    if layout.is_main:
+        report(folder, evaluations, before, after)
+    layout.wait()
+
+
+if __name__ == "__main__":
+    exit_with_message(main)

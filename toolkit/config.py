@@ -1,0 +1,93 @@
+"""The keys of a recipe's configuration, by section, with their defaults, bounds and help. `parsing.py` fills them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+def option(
+    default: Any, help: str, *, minimum: float | None = None, above: float | None = None, path: bool = False
+) -> Any:
+    """A dataclass field with its help text and bounds; `path` fields have `~` and `$VARIABLES` expanded."""
+    metadata = {"help": help, "minimum": minimum, "above": above, "path": path}
+    if isinstance(default, (dict, list)):
+        return field(default_factory=lambda: default.copy(), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class ModelConfig:
+    """Which model is trained."""
+
+    name_or_path: str | None = option(None, "hub name or folder of the model", path=True)
+    gguf_file: str | None = option(None, "a .gguf file in that folder; its weights are dequantized")
+    revision: str | None = option(None, "branch, tag or commit of a hub model")
+    dtype: str = option("float32", "dtype of the trained (master) weights; 'auto' keeps the checkpoint's")
+    attn_implementation: str | None = option(None, "attention backend; default: padding-free SDPA or flash attention")
+    trust_remote_code: bool = option(False, "run modeling code that comes with a hub model")
+    random_init: bool = option(False, "start from random weights: only the config and the tokenizer are read")
+    gradient_checkpointing: bool = option(False, "recompute activations in backward: less memory, more time")
+
+
+@dataclass
+class DataConfig:
+    """Which rows are learned from, and how they become tokens and labels."""
+
+    train: str | list[str] | None = option(None, "file, list of files, glob, folder or hub name", path=True)
+    eval: str | list[str] | None = option(None, "the same, for evaluation", path=True)
+    train_split: str = option("train", "split of a hub data set to train on")
+    eval_split: str = option("test", "split of a hub data set to evaluate on")
+    eval_fraction: float = option(0.0, "share of the training rows held out when data.eval is not set", minimum=0.0)
+    columns: dict[str, str] | None = option(
+        None, "our column or role name -> the file's, as {prompt: q, completion: a} or {user: q, assistant: a}"
+    )
+    delimiter: str = option(",", "field delimiter of CSV files")
+    max_rows: int | None = option(None, "read at most this many rows of each source", minimum=1)
+    max_length: int = option(2048, "longest row in tokens", minimum=2)
+    overlength: Literal["error", "truncate", "drop"] = option("truncate", "what happens to longer rows; always counted")
+    chat_template: str | None = option(None, "file with a chat template, or 'chatml'; saved with the model", path=True)
+    num_proc: int = option(1, "processes that tokenize", minimum=1)
+    shuffle: bool = option(True, "a new order of the rows in every epoch")
+
+
+@dataclass
+class TrainConfig:
+    """What an optimizer step is. How many devices share it is the layout's affair."""
+
+    global_batch_size: int = option(16, "rows of one optimizer step, over all devices and micro-batches", minimum=1)
+    micro_batch_size: int | None = option(None, "at most this many rows at once on one device", minimum=1)
+    max_tokens_per_micro_batch: int | None = option(None, "at most this many tokens at once on one device", minimum=1)
+    padding_free: bool = option(True, "lay rows end to end without padding; false pads them to the longest")
+    epochs: float = option(1.0, "passes over the training rows", above=0)
+    max_steps: int | None = option(None, "optimizer steps; overrides epochs", minimum=1)
+    learning_rate: float = option(2e-5, "peak learning rate", minimum=0.0)
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = option(
+        "none", "rate = learning_rate x (global_batch_size / learning_rate_base_batch_size), or its square root"
+    )
+    learning_rate_base_batch_size: int | None = option(None, "the batch size learning_rate was tuned at", minimum=1)
+    schedule: Literal["linear", "cosine", "constant"] = option("linear", "shape of the learning rate after warm-up")
+    warmup_steps: int | None = option(None, "optimizer steps of linear warm-up", minimum=0)
+    warmup_ratio: float = option(0.0, "warm-up as a share of all steps, rounded up", minimum=0.0)
+    optimizer: Literal["adamw", "sgd"] = option("adamw", "update rule")
+    weight_decay: float = option(0.0, "decay of matrices; never of norms and biases", minimum=0.0)
+    adam_beta1: float = option(0.9, "AdamW: decay of the gradient average", minimum=0.0)
+    adam_beta2: float = option(0.999, "AdamW: decay of the squared-gradient average", minimum=0.0)
+    adam_epsilon: float = option(1e-8, "AdamW: added to the denominator", minimum=0.0)
+    max_grad_norm: float = option(1.0, "clip gradients to this global norm; 0 does not clip", minimum=0.0)
+
+
+@dataclass
+class RunConfig:
+    """What every recipe has: where the run goes, its seed and its rhythm. A recipe adds its own sections."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    output_dir: str = option("outputs/run", "folder of the run: metrics, config and the finished model", path=True)
+    overwrite: bool = option(False, "replace an earlier run in output_dir; only files that run wrote are removed")
+    seed: int = option(0, "seed of row order, dropout and random weights", minimum=0)
+    log_every: int = option(10, "optimizer steps between printed lines where there is no terminal", minimum=1)
+    eval_every: int | None = option(None, "optimizer steps between evaluations; one at the end in any case", minimum=1)
+    generate_rows: int = option(0, "evaluation rows to answer by generation, before and after (exact match)", minimum=0)
+    generate_max_tokens: int = option(64, "longest generated answer in tokens", minimum=1)

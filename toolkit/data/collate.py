@@ -1,0 +1,103 @@
+"""One micro-batch in memory: rows end to end without padding, or padded to the longest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from toolkit.data.tokens import TokenRows
+
+IGNORE = -100
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one device computes at once.
+
+    input_ids: [1, seq] with all rows end to end, or [batch, seq] padded on the right.
+    targets: same shape; the token that each position should predict, -100 where nothing is learned. The last position
+        of a row has none, so no row predicts the first token of the next.
+    position_ids: same shape; restarts at 0 in each row.
+    attention_mask: [batch, seq] when padded, else None.
+    sequence_lengths: tokens of each row when padding-free, else None.
+    cu_seq_lens: [rows + 1] int32 borders of the rows when padding-free, else None.
+    tokens, label_tokens: real tokens and targets in it; both zero for a filler.
+    """
+
+    input_ids: torch.Tensor
+    targets: torch.Tensor
+    position_ids: torch.Tensor
+    attention_mask: torch.Tensor | None
+    sequence_lengths: list[int] | None
+    cu_seq_lens: torch.Tensor | None
+    tokens: int
+    label_tokens: int
+
+    @property
+    def labelled(self) -> torch.Tensor:
+        """Boolean, shape of `targets`: positions that are learned from."""
+        return self.targets != IGNORE
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """The same on `device`."""
+        moved = {f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), torch.Tensor)}
+        return replace(self, **moved)
+
+    def model_inputs(self) -> dict[str, Any]:
+        """Keyword arguments for the model's forward, in the names transformers gives them."""
+        inputs = {"input_ids": self.input_ids, "position_ids": self.position_ids}
+        if self.sequence_lengths is None:
+            return {**inputs, "attention_mask": self.attention_mask}
+        longest = max(self.sequence_lengths)
+        return {
+            **inputs,
+            "sequence_lengths": self.sequence_lengths,
+            "cu_seq_lens_q": self.cu_seq_lens,
+            "cu_seq_lens_k": self.cu_seq_lens,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+
+
+def collate(rows: TokenRows, row_ids: np.ndarray, *, padding_free: bool, pad_token_id: int) -> MicroBatch:
+    """Lay `row_ids` out as one micro-batch; no row ids make a filler, which computes and weighs nothing."""
+    if len(row_ids) == 0:
+        # Two tokens, the least that exercises every part of the model, so that every collective is met.
+        ids, targets = [np.full(2, pad_token_id, dtype=np.int64)], [np.full(2, IGNORE, dtype=np.int64)]
+        tokens = 0
+    else:
+        ids = [rows.ids(i).astype(np.int64) for i in row_ids]
+        targets = [_targets(rows.labels(i)) for i in row_ids]
+        tokens = sum(map(len, ids))
+    label_tokens = int(sum((t != IGNORE).sum() for t in targets))
+    positions = [np.arange(len(row)) for row in ids]
+    lengths = [len(row) for row in ids]
+    if padding_free:
+        borders = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+        joined = (torch.from_numpy(np.concatenate(part))[None] for part in (ids, targets, positions))
+        return MicroBatch(*joined, None, lengths, borders, tokens, label_tokens)
+    padded = (_pad(part, fill) for part, fill in ((ids, pad_token_id), (targets, IGNORE), (positions, 0)))
+    mask = _pad([np.ones(n, dtype=np.int64) for n in lengths], 0)
+    return MicroBatch(*padded, mask, None, None, tokens, label_tokens)
+
+
+def _targets(labels: np.ndarray) -> np.ndarray:
+    """labels[t] is about token t; targets[t] is what position t predicts, that is token t + 1."""
+    return np.append(labels[1:], IGNORE).astype(np.int64)
+
+
+def _pad(parts: list[np.ndarray], fill: int) -> torch.Tensor:
+    out = np.full((len(parts), max(map(len, parts))), fill, dtype=np.int64)
+    for row, part in zip(out, parts, strict=True):
+        row[: len(part)] = part
+    return torch.from_numpy(out)
+
+
+def row_borders(batch: MicroBatch) -> list[tuple[int, int]]:
+    """(start, end) of each row of a padding-free micro-batch."""
+    assert batch.cu_seq_lens is not None
+    return list(pairwise(batch.cu_seq_lens.tolist()))

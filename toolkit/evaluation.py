@@ -1,0 +1,93 @@
+"""Evaluation: loss per labelled token with each row once on any number of ranks, and exact match of generated answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from toolkit.data.prepare import Prompt
+from toolkit.layout import Layout
+from toolkit.steps import Feed
+
+
+@torch.no_grad()
+def evaluate_loss(layout: Layout, module: torch.nn.Module, feed: Feed) -> dict[str, float]:
+    """Mean loss over all labelled tokens of all rows, in eval mode.
+
+    The rows are cut like one global batch: every rank runs the same number of micro-batches, so collectives inside the
+    forward cannot wait for ever, and fillers weigh nothing, so no row counts twice. Returns `eval_loss`, `eval_tokens`
+    (labelled), `eval_perplexity` (its exponential) and the objective's own metrics as `eval_NAME`.
+    """
+    was_training = module.training
+    module.eval()
+    totals: dict[str, torch.Tensor] = {}
+    for batch in feed.micro_batches(np.arange(len(feed.rows))):
+        output = module(batch.to(layout.device))
+        for name, value in {"loss": output.loss_sum, "tokens": output.weight, **output.metrics}.items():
+            totals[name] = totals.get(name, 0) + value.double()
+    module.train(was_training)
+    names = sorted(totals)
+    sums = dict(zip(names, (v.item() for v in layout.sum(*(totals[n] for n in names))), strict=True))
+    weight = sums.pop("tokens")
+    loss = sums.pop("loss") / weight
+    result = {"eval_loss": loss, "eval_tokens": weight, "eval_perplexity": math.exp(min(loss, 700.0))}
+    return result | {f"eval_{name}": value / weight for name, value in sums.items()}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said, beside what was expected."""
+
+    row: int
+    prompt: str
+    reference: str
+    prediction: str
+
+    @property
+    def exact(self) -> bool:
+        """True when prediction and reference are equal but for surrounding white space."""
+        return self.prediction.strip() == self.reference.strip()
+
+
+@torch.no_grad()
+def answer(
+    layout: Layout,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int,
+    batch_size: int = 32,
+) -> list[Answer]:
+    """Greedy answers to all prompts, in their order, on every rank. `model` is whole on each rank, not sharded.
+
+    Prompts are dealt to the ranks; nothing is communicated before all answers are there, so ranks may need different
+    numbers of forward passes.
+    """
+    was_training, home = model.training, model.device
+    model.eval().to(layout.device)
+    mine = sorted(prompts[layout.dp_rank :: layout.dp_size], key=lambda p: len(p.ids))
+    answers: list[Answer] = []
+    for start in range(0, len(mine), batch_size):
+        part = mine[start : start + batch_size]
+        longest = max(len(p.ids) for p in part)
+        pad = tokenizer.pad_token_id
+        ids = torch.tensor([[pad] * (longest - len(p.ids)) + p.ids for p in part], device=model.device)
+        mask = torch.tensor([[0] * (longest - len(p.ids)) + [1] * len(p.ids) for p in part])
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=mask.to(model.device),
+            do_sample=False,
+            max_new_tokens=max_new_tokens,
+            pad_token_id=pad,
+        )
+        texts = tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
+        texts_in = [tokenizer.decode(p.ids) for p in part]
+        answers += [Answer(p.row, shown, p.reference, t) for p, shown, t in zip(part, texts_in, texts, strict=True)]
+    model.train(was_training).to(home)
+    return sorted(layout.gather_objects(answers), key=lambda a: a.row)

@@ -1,0 +1,46 @@
+"""The product of a run: a plain Hugging Face folder that loads without this toolkit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from toolkit.layout import Layout
+from toolkit.objectives import ObjectiveModule
+
+
+def export_model(
+    layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedTokenizerBase, folder: Path, turn_end: list[int]
+) -> None:
+    """Write weights, config, tokenizer, chat template and generation config to `folder`, complete or not at all.
+
+    turn_end: ids that end an assistant turn; generation must stop on them. Sharded weights are gathered on the main
+    process only, in host memory.
+    """
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(module, options=options)
+    if layout.is_main:
+        model: PreTrainedModel = layout.accelerator.unwrap_model(module).model
+        set_turn_end(model, turn_end)
+        partial = folder.with_name(folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        state = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+        model.save_pretrained(partial, state_dict=state)
+        tokenizer.save_pretrained(partial)
+        partial.rename(folder)
+    layout.wait()
+
+
+def set_turn_end(model: PreTrainedModel, turn_end: list[int]) -> list[int]:
+    """Add the ids that end an assistant turn to the model's generation config; returns those that were missing."""
+    config = model.generation_config
+    known = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    known = [token for token in known if token is not None]
+    missing = [token for token in turn_end if token not in known]
+    if missing:
+        # The first id is the one that most tools take as "the" end of sequence.
+        config.eos_token_id = missing + known
+    return missing

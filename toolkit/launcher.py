@@ -1,0 +1,125 @@
+"""What `accelerate launch` was asked for: the command line of the launcher and the layout file it names.
+
+accelerate passes a file's contents to the workers as environment variables and forgets the file; keys it does not know
+inside `fsdp_config` and the like it drops without a word. The launcher is this process's parent, so its command line says
+which file it was, and the file can be checked and kept with the run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from toolkit.errors import UserError
+
+# Sections of an accelerate config whose keys accelerate does not check itself.
+_UNCHECKED_SECTIONS = {"fsdp_config": "fsdp_", "parallelism_config": "parallelism_config_"}
+_ACCUMULATION = (
+    "gradient_accumulation_steps in {where}: accumulation is derived from train.global_batch_size, the number of devices and "
+    "train.micro_batch_size or train.max_tokens_per_micro_batch; remove it there"
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started.
+
+    command: the launcher's command line, empty when there is no launcher (`python recipes/sft.py`).
+    config_file: the accelerate config that it read, if any.
+    settings: that file's contents.
+    user_chose_threads: the user set OMP_NUM_THREADS or --num_cpu_threads_per_process.
+    """
+
+    command: tuple[str, ...]
+    config_file: Path | None
+    settings: dict[str, Any]
+    user_chose_threads: bool
+
+    @property
+    def requested_processes(self) -> int:
+        """Processes that were asked for: the flag, else the file, else one."""
+        return int(_flag(self.command, "num_processes") or self.settings.get("num_processes") or 1)
+
+
+def read_launch() -> Launch:
+    """Look at the parent process. Raises UserError for keys of the layout file that accelerate would silently ignore."""
+    command, environment, folder = _parent()
+    named = _flag(command, "config_file")
+    file = (folder / named) if named else _default_config_file()
+    settings: dict[str, Any] = {}
+    if command and file is not None and file.is_file():
+        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
+        settings = loaded if isinstance(loaded, dict) else {}
+    else:
+        file = None
+    if file is not None:
+        _check_sections(file, settings)
+    if _flag(command, "gradient_accumulation_steps"):
+        raise UserError(_ACCUMULATION.format(where="the accelerate launch command"))
+    if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
+        raise UserError(_ACCUMULATION.format(where="the environment (ACCELERATE_GRADIENT_ACCUMULATION_STEPS)"))
+    chose = "OMP_NUM_THREADS" in environment or _flag(command, "num_cpu_threads_per_process") is not None
+    return Launch(tuple(command), file, settings, chose)
+
+
+def settings_in_force() -> dict[str, str]:
+    """The environment variables through which the launcher's decisions reach this process."""
+    prefixes = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
+    return {key: value for key, value in sorted(os.environ.items()) if key.startswith(prefixes)}
+
+
+def _parent() -> tuple[list[str], dict[str, str], Path]:
+    """Command line, environment and working directory of the launcher; of this process where there is no launcher."""
+    nothing: list[str] = []
+    try:
+        parent = psutil.Process(os.getppid())
+        command = parent.cmdline()
+        if any(
+            Path(part).name in ("accelerate", "accelerate-launch") or "accelerate.commands" in part for part in command
+        ):
+            return command, parent.environ(), Path(parent.cwd())
+    except (psutil.Error, OSError):
+        pass
+    return nothing, dict(os.environ), Path.cwd()
+
+
+def _default_config_file() -> Path | None:
+    from accelerate.commands.config.config_args import default_config_file
+
+    return Path(default_config_file)
+
+
+def _flag(command: tuple[str, ...] | list[str], name: str) -> str | None:
+    """Value of `--name value` or `--name=value` in a launcher's command line, up to the script it starts."""
+    spellings = {f"--{name}", f"--{name.replace('_', '-')}"}
+    for index, part in enumerate(command):
+        if part.endswith(".py") and index > 1 and not command[index - 1].startswith("--"):
+            return None
+        flag, _, value = part.partition("=")
+        if flag in spellings:
+            return value or (command[index + 1] if index + 1 < len(command) else None)
+    return None
+
+
+def _check_sections(file: Path, settings: dict[str, Any]) -> None:
+    from accelerate.commands.launch import launch_command_parser
+
+    known = {action.dest for action in launch_command_parser()._actions}
+    for section in ("deepspeed_config", *_UNCHECKED_SECTIONS):
+        if "gradient_accumulation_steps" in (settings.get(section) or {}):
+            raise UserError(_ACCUMULATION.format(where=f"{file} ({section})"))
+    for section, prefix in _UNCHECKED_SECTIONS.items():
+        allowed = sorted(name for name in known if name.startswith(prefix))
+        for key in settings.get(section) or {}:
+            # accelerate lets fsdp_config leave the prefix out.
+            spelled = key if key.startswith(prefix) else prefix + key
+            if spelled not in allowed:
+                near = difflib.get_close_matches(spelled, allowed, n=1)
+                hint = f", did you mean {near[0]}?" if near else f"; known: {', '.join(allowed)}"
+                raise UserError(f"{file}: unknown key {key} in {section}, accelerate would ignore it{hint}")

@@ -1,0 +1,222 @@
+"""The layout: what the launcher decided about devices, sharding and precision. It never changes what is learned."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
+from accelerate.utils import DistributedType
+
+from toolkit.errors import UserError
+from toolkit.launcher import Launch, read_launch
+
+_COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The devices of a run and how the model lies on them.
+
+    dp_rank, dp_size: this process's place among those that read different rows. Always use them for data, never the
+    global rank: processes that share a model shard by tensor or context parallelism read the same rows.
+    """
+
+    accelerator: Accelerator
+    launch: Launch
+    name: str
+    dp_rank: int
+    dp_size: int
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self.accelerator.device
+
+    @property
+    def is_main(self) -> bool:
+        """True on the one process that prints and writes files."""
+        return self.accelerator.is_main_process
+
+    @property
+    def is_fsdp(self) -> bool:
+        """True when parameters are sharded."""
+        return self.accelerator.distributed_type == DistributedType.FSDP
+
+    @property
+    def mixed_precision(self) -> str:
+        """'no' or 'bf16', as the accelerate config says."""
+        return str(self.accelerator.mixed_precision)
+
+    def describe(self) -> str:
+        """One line for people: name, processes, device, precision."""
+        processes = self.accelerator.num_processes
+        file = f", {self.launch.config_file}" if self.launch.config_file else ""
+        plural = "process" if processes == 1 else "processes"
+        return f"{self.name}, {processes} {plural} on {self.device.type}, data-parallel size {self.dp_size}{file}"
+
+    def sum(self, *values: torch.Tensor | float) -> list[torch.Tensor]:
+        """Sums of scalars over all data-parallel ranks, in one collective, as float64 [] tensors on the device."""
+        # MPS has no float64; everywhere else it keeps token counts and loss sums exact.
+        dtype = torch.float32 if self.device.type == "mps" else torch.float64
+        stacked = torch.stack([torch.as_tensor(v, dtype=dtype, device=self.device) for v in values])
+        if self.dp_size > 1:
+            torch.distributed.all_reduce(stacked)
+        return list(stacked)
+
+    def gather_objects(self, items: list[Any]) -> list[Any]:
+        """The concatenation of every rank's list, in rank order, on every rank."""
+        if self.accelerator.num_processes == 1:
+            return items
+        gathered: list[Any] = [None] * self.accelerator.num_processes
+        torch.distributed.all_gather_object(gathered, items)
+        return [item for part in gathered for item in part]
+
+    def wait(self) -> None:
+        """Meet all other processes."""
+        self.accelerator.wait_for_everyone()
+
+    @contextlib.contextmanager
+    def micro_batch(self, module: torch.nn.Module, *, last: bool) -> Iterator[None]:
+        """Around the forward and backward of one micro-batch of a step; gradients are complete after the `last`.
+
+        DDP keeps gradients local until the last one. FSDP2 reduces every micro-batch, since deferring it would keep a
+        whole unsharded gradient on each device; across replicas (HSDP) the all-reduce waits for the last one.
+        """
+        if self.is_fsdp:
+            module.set_is_last_backward(last)  # type: ignore[operator]
+            module.set_requires_all_reduce(last)  # type: ignore[operator]
+            yield
+        elif last:
+            yield
+        else:
+            with self.accelerator.no_sync(module):
+                yield
+
+
+def build_layout() -> Layout:
+    """Make the Accelerator from what the launcher said, and make sure that all processes work together.
+
+    Raises UserError when processes were started as strangers, or the layout asks for what is not supported.
+    """
+    launch = read_launch()
+    _refuse_strangers(launch)
+    if not torch.accelerator.is_available():
+        _let_cpus_stand_in_for_accelerators()
+        _use_all_cores(launch)
+    ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
+    _refuse_unsupported()
+    accelerator = Accelerator(kwargs_handlers=[ddp])
+    processes = accelerator.num_processes
+    layout = Layout(accelerator, launch, _name(accelerator), accelerator.process_index, processes)
+    _check_together(layout)
+    if layout.is_fsdp and layout.mixed_precision == "bf16":
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
+        # accelerate's own policy also reduces gradients and returns the loss in bf16, which changes the maths.
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        accelerator.state.fsdp_plugin.mixed_precision_policy = policy
+    return layout
+
+
+def _let_cpus_stand_in_for_accelerators() -> None:
+    """On a machine without accelerators, let DDP and FSDP files run as they are on CPU processes.
+
+    accelerate starts FSDP only on accelerators; with an FSDP file on CPUs it would run N unconnected trainings. The FSDP
+    branch of `AcceleratorState` looks for the distributed type MULTI_GPU, so the shared state is given that value. This is
+    the one place where the toolkit reaches into a library; a test fails as soon as accelerate no longer needs it.
+    """
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    distributed = int(os.environ.get("LOCAL_RANK", "-1")) != -1
+    state = PartialState(cpu=True, **({"timeout": _COLLECTIVE_TIMEOUT} if distributed else {}))
+    if distributed and os.environ.get("ACCELERATE_USE_FSDP", "false") == "true":
+        state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+
+
+def _use_all_cores(launch: Launch) -> None:
+    """accelerate gives each CPU worker one thread; share the cores among them unless the user chose a number."""
+    if not launch.user_chose_threads:
+        local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+        available = min(cores, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else cores
+        torch.set_num_threads(max(1, available // local_processes))
+
+
+def _refuse_strangers(launch: Launch) -> None:
+    """Several processes that know nothing of each other would each train the whole run and overwrite one another."""
+    started = int(os.environ.get("WORLD_SIZE", "0"))
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", os.environ.get("OMPI_COMM_WORLD_SIZE", "1")))
+    if started == 0 and not launch.command and tasks > 1:
+        raise UserError(
+            f"{tasks} tasks were started that do not know of each other; start one task per node with accelerate launch, "
+            "or set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for each"
+        )
+    if started == 0 and launch.requested_processes > 1:
+        raise UserError(
+            f"accelerate launch was asked for {launch.requested_processes} processes but its distributed type starts one "
+            "that trains alone; use --config_file accelerate_configs/ddp.yaml or another file there"
+        )
+
+
+def _refuse_unsupported() -> None:
+    environment = os.environ
+    if environment.get("ACCELERATE_MIXED_PRECISION", "no") not in ("no", "bf16"):
+        asked = environment["ACCELERATE_MIXED_PRECISION"]
+        raise UserError(f"mixed_precision: {asked} is not supported; use bf16 or no in the accelerate config")
+    for kind in ("DEEPSPEED", "MEGATRON_LM"):
+        if environment.get(f"ACCELERATE_USE_{kind}", "false") == "true":
+            raise UserError(
+                f"{kind.lower()} is not supported; choose a file in accelerate_configs/ (fsdp2.yaml shards)"
+            )
+    if environment.get("ACCELERATE_USE_FSDP", "false") == "true" and environment.get("FSDP_VERSION", "1") != "2":
+        raise UserError(
+            "fsdp_config.fsdp_version: 1 is not supported; set it to 2, as in accelerate_configs/fsdp2.yaml"
+        )
+    if environment.get("FSDP_ACTIVATION_CHECKPOINTING", "false") == "true":
+        # accelerate's version recomputes without restoring the random state, which is wrong with dropout.
+        raise UserError(
+            "fsdp_config.fsdp_activation_checkpointing: use model.gradient_checkpointing in the recipe instead"
+        )
+    sizes = {k: environment.get(f"PARALLELISM_CONFIG_{k}_SIZE", "1") for k in ("TP", "CP", "SP")}
+    for kind, size in sizes.items():
+        if size != "1":
+            raise UserError(f"parallelism_config_{kind.lower()}_size: {size} is not supported; set it to 1")
+    world = int(environment.get("WORLD_SIZE", "1"))
+    if environment.get("ACCELERATE_USE_PARALLELISM_CONFIG", "false") == "true":
+        replicas, shards = (
+            int(environment.get(f"PARALLELISM_CONFIG_DP_{k}_SIZE", "1")) for k in ("REPLICATE", "SHARD")
+        )
+        if replicas * shards != world:
+            raise UserError(
+                f"parallelism_config: dp_replicate_size {replicas} x dp_shard_size {shards} is {replicas * shards}, "
+                f"but num_processes is {world}; make them equal (flags: --parallelism_config_dp_replicate_size, ..._shard_size)"
+            )
+
+
+def _name(accelerator: Accelerator) -> str:
+    parallelism = accelerator.parallelism_config
+    if accelerator.distributed_type == DistributedType.FSDP:
+        if parallelism is not None and parallelism.dp_replicate_size > 1:
+            return f"HSDP {parallelism.dp_replicate_size} replicas x {parallelism.dp_shard_size} shards"
+        return "FSDP2"
+    return "DDP" if accelerator.num_processes > 1 else "single"
+
+
+def _check_together(layout: Layout) -> None:
+    """A reduced 1 must come back as the number of processes that were started."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    kind = layout.accelerator.distributed_type
+    if kind not in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP):
+        raise UserError(f"distributed type {kind.value} is not supported; choose a file in accelerate_configs/")
+    together = int(layout.sum(1.0)[0].item())
+    if together != world:
+        raise UserError(
+            f"{world} processes were started but {together} train together; use a file in accelerate_configs/ "
+            "and start it with accelerate launch"
+        )

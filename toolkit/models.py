@@ -1,0 +1,136 @@
+"""Model and tokenizer from a hub name, a folder or a GGUF file, checked before any weight is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from toolkit.config import ModelConfig
+from toolkit.errors import UserError
+
+_DTYPES = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "float": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+    "half": torch.float16,
+}
+
+
+def resolve_dtype(word: str | None) -> torch.dtype | None:
+    """`model.dtype` as a torch dtype; None for 'auto', the checkpoint's own. Unset means fp32 master weights."""
+    if word is None:
+        return torch.float32
+    name = word.lower().removeprefix("torch.")
+    if name == "auto":
+        return None
+    if name not in _DTYPES:
+        raise UserError(f"model.dtype: {word!r} is not known; accepted: auto, {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def check_model_source(config: ModelConfig) -> None:
+    """Refuse what cannot be a model, in no time and without a network: a missing path, a folder without config.json."""
+    name = config.name_or_path
+    if name is None:
+        raise UserError(
+            "model.name_or_path is not set; give a hub name or a folder, for example --model.name_or_path ./m"
+        )
+    path = Path(name).expanduser()
+    if not path.exists():
+        looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
+        if looks_local:
+            resolved = path.resolve()
+            parent = next(p for p in resolved.parents if p.exists())
+            raise UserError(
+                f"model.name_or_path: {name}: path does not exist (looked for {resolved}; "
+                f"the nearest folder that exists: {parent})"
+            )
+        return
+    needed = config.gguf_file or "config.json"
+    if not (path / needed).is_file():
+        raise UserError(f"model.name_or_path: {path.resolve()} has no {needed}; it is not a model folder")
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """The model's tokenizer; a missing pad token is set to the end-of-sequence token, which costs nothing here since
+    padding is masked by position, never by token id."""
+    check_model_source(config)
+    tokenizer = _hub_call(
+        config,
+        lambda: AutoTokenizer.from_pretrained(
+            config.name_or_path,
+            revision=config.revision or "main",
+            trust_remote_code=config.trust_remote_code,
+            **({"gguf_file": config.gguf_file} if config.gguf_file else {}),
+        ),
+    )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model(config: ModelConfig, *, seed: int) -> PreTrainedModel:
+    """The causal language model in `model.dtype`, on the CPU, in training mode; random weights with `random_init`."""
+    check_model_source(config)
+    dtype = resolve_dtype(config.dtype)
+    if dtype == torch.float16:
+        raise UserError("model.dtype: float16 weights cannot be trained (their gradients underflow); use float32")
+    transformers_logging.disable_progress_bar()
+    shared = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
+    if config.random_init:
+        torch.manual_seed(seed)
+        architecture = _hub_call(config, lambda: AutoConfig.from_pretrained(config.name_or_path, **shared))
+        model = AutoModelForCausalLM.from_config(architecture, trust_remote_code=config.trust_remote_code)
+        model = model.to(dtype or torch.float32)
+    else:
+        source = {"gguf_file": config.gguf_file} if config.gguf_file else {}
+        model = _hub_call(
+            config,
+            lambda: AutoModelForCausalLM.from_pretrained(
+                config.name_or_path, dtype=dtype or "auto", **shared, **source
+            ),
+        )
+    if config.gguf_file:
+        # The weights are plain tensors now; the mark of where they came from would forbid saving them.
+        del model.config.quantization_config
+        model.hf_quantizer, model.is_quantized = None, False
+    model.config.dtype = model.dtype
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model.train()
+
+
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, largest_id: int) -> None:
+    """Token ids must have embedding rows; without this check a GPU fails far from the cause."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    if largest_id >= rows:
+        token = tokenizer.convert_ids_to_tokens(largest_id)
+        raise UserError(
+            f"token id {largest_id} ({token!r}) >= {rows} embedding rows; tokenizer and model do not belong together"
+        )
+
+
+def describe_dtypes(model: torch.nn.Module) -> str:
+    """Real dtypes of trainable and frozen parameters, for the banner."""
+    kinds: dict[str, set[str]] = {"trainable": set(), "frozen": set()}
+    for parameter in model.parameters():
+        kinds["trainable" if parameter.requires_grad else "frozen"].add(str(parameter.dtype).removeprefix("torch."))
+    return ", ".join(f"{'/'.join(sorted(dtypes))} {kind}" for kind, dtypes in kinds.items() if dtypes)
+
+
+def _hub_call(config: ModelConfig, load):  # type: ignore[no-untyped-def]
+    """Turn "not found" and "offline" of the hub client into one line that names the id."""
+    try:
+        return load()
+    except (OSError, ValueError) as error:
+        if Path(str(config.name_or_path)).expanduser().exists() and not isinstance(error, OSError):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"model.name_or_path: cannot load {config.name_or_path}: {reason}") from None

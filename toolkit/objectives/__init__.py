@@ -1,0 +1,58 @@
+"""Objectives: one file a loss family. An objective turns a model and a micro-batch into a loss *sum* and its *weight*.
+
+It never averages: the loop divides by the weight of the whole global batch, over all ranks and micro-batches, and that is
+why the result does not depend on how the batch was cut.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from toolkit.data.collate import MicroBatch
+
+
+class ObjectiveOutput(NamedTuple):
+    """What an objective returns for one micro-batch.
+
+    loss_sum: [] unnormalised, connected to the graph, also when there is nothing to learn (then zero).
+    weight: what loss_sum would be divided by (labelled tokens, pairs, ...), zero for a filler.
+    metrics: further [] sums over the same weight, without gradients.
+    """
+
+    # A named tuple, not a dataclass: FSDP2 looks for tensors in a module's output and only opens containers it knows.
+    loss_sum: torch.Tensor
+    weight: torch.Tensor
+    metrics: dict[str, torch.Tensor]
+
+
+class Objective(Protocol):
+    """A loss family."""
+
+    def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> ObjectiveOutput:
+        """Compute the loss sum of one micro-batch inside the wrapped module's forward."""
+        ...
+
+
+class ObjectiveModule(torch.nn.Module):
+    """A model and its objective as one module, which is what DDP or FSDP wraps.
+
+    The loss belongs inside the wrapped forward: there FSDP has the vocabulary matrix gathered, and autocast is on.
+    """
+
+    def __init__(self, model: PreTrainedModel, objective: Objective) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+        # What accelerate looks for on a model that it shards layer by layer.
+        self._no_split_modules = model._no_split_modules
+
+    def forward(self, batch: MicroBatch) -> ObjectiveOutput:
+        """See `ObjectiveOutput`."""
+        return self.objective(self.model, batch)
+
+    def tie_weights(self) -> None:
+        """Tie embeddings and head again after parameters were replaced."""
+        self.model.tie_weights()

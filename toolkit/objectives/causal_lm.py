@@ -1,0 +1,137 @@
+"""Next-token cross-entropy on labelled positions, in chunks: the full `[seq, vocabulary]` logits never exist."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from toolkit.data.collate import MicroBatch
+from toolkit.objectives import ObjectiveOutput
+
+# Logits held at once: 2^25 fp32 numbers are 128 MiB, or 680 positions of a 49k vocabulary, 220 of a 150k one.
+_MAX_LOGITS = 2**25
+
+
+@dataclass(frozen=True)
+class OutputHead:
+    """How a model turns hidden states into logits: a matrix, and what some families do after it.
+
+    logits = softcap x tanh(scale x (hidden @ weight^T + bias) / softcap); without a softcap, scale x (...).
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    scale: float
+    softcap: float | None
+
+    @staticmethod
+    def of(model: PreTrainedModel) -> OutputHead:
+        """Read the head of a causal language model, with the scalings that Cohere, Granite and Gemma 2 name."""
+        config, head = model.config.get_text_config(), model.get_output_embeddings()
+        scale = float(getattr(config, "logit_scale", None) or 1.0) / float(
+            getattr(config, "logits_scaling", None) or 1.0
+        )
+        softcap = getattr(config, "final_logit_softcapping", None)
+        return OutputHead(head.weight, getattr(head, "bias", None), scale, float(softcap) if softcap else None)
+
+
+class CausalLanguageModeling:
+    """Cross-entropy of the next token. Weight: labelled tokens. Metrics when evaluating: tokens predicted exactly."""
+
+    def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> ObjectiveOutput:
+        """Loss sum over the labelled positions of `batch`, as `[]` fp32."""
+        hidden = hidden_states(model, batch)
+        # Hidden states of unlabelled positions never meet the vocabulary matrix.
+        hidden, targets = hidden[batch.labelled], batch.targets[batch.labelled]
+        head = OutputHead.of(model)
+        loss_sum, correct = _ChunkedCrossEntropy.apply(
+            hidden, head.weight, head.bias, targets, head.scale, head.softcap
+        )
+        weight = torch.tensor(float(batch.label_tokens), device=hidden.device)
+        return ObjectiveOutput(loss_sum, weight, {} if torch.is_grad_enabled() else {"token_accuracy": correct})
+
+
+def hidden_states(model: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:
+    """Last hidden states `[batch, seq, hidden]` of the decoder, without the head."""
+    return model.get_decoder()(use_cache=False, **batch.model_inputs()).last_hidden_state
+
+
+def logits_of(hidden: torch.Tensor, head: OutputHead) -> torch.Tensor:
+    """Logits `[positions, vocabulary]` in fp32 of a few hidden states `[positions, hidden]`."""
+    logits = functional.linear(hidden, head.weight.to(hidden.dtype), head.bias).float() * head.scale
+    return logits if head.softcap is None else torch.tanh(logits / head.softcap) * head.softcap
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Sum of -log softmax(logits)[target]; makes its gradients in forward, so that logits live for one chunk only.
+
+    d loss / d logits = softmax(logits) - onehot(target), the textbook gradient of cross-entropy.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        scale: float,
+        softcap: float | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        device = hidden.device.type
+        autocast = torch.is_autocast_enabled(device)
+        compute = torch.get_autocast_dtype(device) if autocast else weight.dtype
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        training = needs_hidden or needs_weight
+        loss_sum = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        correct = torch.zeros_like(loss_sum)
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias and bias is not None else None
+        with torch.autocast(device, enabled=False):
+            matrix = weight.to(compute)
+            chunk = max(1, _MAX_LOGITS // weight.shape[0])
+            for start in range(0, hidden.shape[0], chunk):
+                rows, target = hidden[start : start + chunk].to(compute), targets[start : start + chunk, None]
+                logits = functional.linear(rows, matrix, None if bias is None else bias.to(compute)).float()
+                if scale != 1.0:
+                    logits *= scale
+                if softcap is not None:
+                    logits = logits.div_(softcap).tanh_().mul_(softcap)
+                log_sum = torch.logsumexp(logits, dim=-1, keepdim=True)
+                loss_sum += (log_sum - logits.gather(1, target)).sum()
+                if not training:
+                    correct += (logits.argmax(-1, keepdim=True) == target).sum()
+                    continue
+                # From here the buffer of the logits becomes their gradient, in place.
+                slope = None if softcap is None else 1.0 - (logits / softcap) ** 2
+                gradient = logits.sub_(log_sum).exp_()
+                gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=gradient.dtype))
+                if slope is not None:
+                    gradient *= slope
+                if scale != 1.0:
+                    gradient *= scale
+                if grad_bias is not None:
+                    grad_bias += gradient.sum(0)
+                gradient = gradient.to(compute)
+                if grad_hidden is not None:
+                    grad_hidden[start : start + chunk] = gradient @ matrix
+                if grad_weight is not None:
+                    if compute == torch.float32:
+                        grad_weight.addmm_(gradient.T, rows)
+                    else:
+                        grad_weight += gradient.T @ rows
+        ctx.grads = grad_hidden, grad_weight, grad_bias
+        ctx.mark_non_differentiable(correct)
+        return loss_sum, correct
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        scale = grad_outputs[0]
+        grads = [None if grad is None else grad.mul_(scale.to(grad.dtype)) for grad in ctx.grads]
+        ctx.grads = None
+        return *grads, None, None, None

@@ -1,0 +1,175 @@
+"""From a model, data and an objective to a trained, evaluated and exported model: what all recipes share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from toolkit.attention import choose_attention
+from toolkit.config import RunConfig
+from toolkit.data.plan import BatchPlan
+from toolkit.data.prepare import PreparedData
+from toolkit.data.tokens import TokenRows
+from toolkit.errors import UserError
+from toolkit.evaluation import evaluate_loss
+from toolkit.export import export_model, set_turn_end
+from toolkit.layout import Layout
+from toolkit.loop import train
+from toolkit.models import check_vocabulary, describe_dtypes
+from toolkit.monitor.banner import note, print_table
+from toolkit.monitor.precision import share_unchanged, snapshot
+from toolkit.monitor.progress import ProgressLog
+from toolkit.objectives import Objective, ObjectiveModule
+from toolkit.optim import Schedule, build_optimizer, build_schedule
+from toolkit.probe import probe_model
+from toolkit.run_folder import RunFolder
+from toolkit.steps import Feed, device_capacity
+
+
+@dataclass(frozen=True)
+class Agenda:
+    """What happens at which optimizer step (counted from 1)."""
+
+    total_steps: int
+    eval_every: int | None
+
+    def evaluates_after(self, step: int) -> bool:
+        """At every `eval_every` steps, and at the end."""
+        return step == self.total_steps or bool(self.eval_every and step % self.eval_every == 0)
+
+
+def fine_tune(
+    config: RunConfig,
+    layout: Layout,
+    folder: RunFolder,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    data: PreparedData,
+    objective: Objective,
+) -> dict[str, dict[str, float]]:
+    """Train `model` on `data`, log to `folder`, leave the finished model there.
+
+    Returns the evaluation before the first step and after the last, as {"before": ..., "after": ...}; empty without
+    evaluation rows. Raises UserError for what the layout or the model cannot do, NumericalError for a non-finite step.
+    """
+    say = note if layout.is_main else _silent
+    check_before_training(config, layout, model, tokenizer, data)
+    new_ends = set_turn_end(model, data.turn_end)
+    if new_ends:
+        say(f"generation config: eos_token_id now includes {new_ends}, which ends a turn in the chat template")
+
+    plan = BatchPlan(len(data.train), config.train.global_batch_size, config.seed, config.data.shuffle)
+    total_steps = plan.total_steps(config.train.epochs, config.train.max_steps)
+    schedule = build_schedule(config.train, total_steps, say)
+    hidden_size = model.config.get_text_config().hidden_size
+    capacity, capacity_said = device_capacity(config.train, data.train, hidden_size)
+    place = (layout.dp_rank, layout.dp_size, config.train.padding_free, tokenizer.pad_token_id)
+    feed = Feed(data.train, capacity, *place)
+    eval_feed = None
+    if data.eval is not None:
+        eval_feed = Feed(data.eval, device_capacity(config.train, data.eval, hidden_size)[0], *place)
+
+    module = ObjectiveModule(model, objective)
+    optimizer = build_optimizer(module, config.train)
+    module, optimizer = layout.accelerator.prepare(module, optimizer)
+    if layout.is_main:
+        print_table("training", banner(config, layout, module, data, plan, schedule, feed, capacity_said))
+
+    agenda = Agenda(total_steps, config.eval_every)
+    evaluations: dict[str, dict[str, float]] = {}
+    watched = snapshot(module)
+    with ProgressLog(folder.metrics, total_steps, config.log_every, active=layout.is_main) as log:
+
+        def evaluate(step: int, name: str) -> None:
+            if eval_feed is not None:
+                evaluations[name] = evaluate_loss(layout, module, eval_feed)
+                log.evaluation(step, evaluations[name])
+
+        def after_step(step: int) -> None:
+            if step == 1 and watched:
+                say(share_unchanged(layout, module, watched))
+            if agenda.evaluates_after(step):
+                evaluate(step, "after")
+
+        evaluate(0, "before")
+        train(
+            layout,
+            module,
+            optimizer,
+            feed.steps(plan, 0, total_steps),
+            schedule=schedule,
+            max_grad_norm=config.train.max_grad_norm,
+            seed=config.seed,
+            record=log.step,
+            after_step=after_step,
+        )
+    export_model(layout, module, tokenizer, folder.model, data.turn_end)
+    if layout.is_main:
+        folder.record_files()
+    return evaluations
+
+
+def check_before_training(
+    config: RunConfig, layout: Layout, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData
+) -> None:
+    """What can go wrong far from its cause, tried on the real model before the first step. Moves nothing to a device."""
+    if layout.mixed_precision == "bf16" and model.dtype == torch.bfloat16:
+        raise UserError(
+            "model.dtype: bfloat16 trains bf16 weights, and mixed_precision: bf16 in the accelerate config keeps fp32 "
+            "ones; use model.dtype: float32 (recommended), or a layout with mixed_precision: no"
+        )
+    largest = max(int(rows.input_ids.max()) for rows in (data.train, data.eval) if rows is not None)
+    check_vocabulary(model, tokenizer, largest)
+    if config.train.padding_free:
+        model.set_attn_implementation(choose_attention(config.model.attn_implementation, layout.device))
+    elif config.model.attn_implementation is not None:
+        model.set_attn_implementation(config.model.attn_implementation)
+    if model.config._attn_implementation != "flash_attention_2":
+        # Flash attention runs on the device only, and isolates rows by design; the others are tried here.
+        probe_model(model, data.train, padding_free=config.train.padding_free)
+
+
+def banner(
+    config: RunConfig,
+    layout: Layout,
+    module: torch.nn.Module,
+    data: PreparedData,
+    plan: BatchPlan,
+    schedule: Schedule,
+    feed: Feed,
+    capacity_said: str,
+) -> dict[str, str]:
+    """Everything that was derived or decided, for people to read before the first step."""
+    sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
+    trainable, everything = sum(n for n, grad in sizes if grad), sum(n for n, _ in sizes)
+    micro_batches = len(feed.micro_batches(plan.row_ids(0)))
+    scaled = config.train.learning_rate_scaling
+    return {
+        "model": f"{config.model.name_or_path}, {trainable:,} of {everything:,} parameters trainable",
+        "weights": f"{describe_dtypes(module)}; mixed precision {layout.mixed_precision}",
+        "attention": str(layout.accelerator.unwrap_model(module).model.config._attn_implementation)
+        + (", padding-free" if config.train.padding_free else ", padded"),
+        "train": _size(data.train),
+        "eval": _size(data.eval) if data.eval is not None else "none (set data.eval or data.eval_fraction)",
+        "layout": layout.describe(),
+        "global batch": f"{config.train.global_batch_size} rows; one device holds {capacity_said}",
+        "accumulation": f"{micro_batches} micro-batches per device in the first step"
+        f" ({micro_batches * layout.dp_size} in all), derived",
+        "steps": f"{schedule.total_steps} = "
+        + (f"train.max_steps ({plan.steps_per_epoch} steps per epoch)" if config.train.max_steps else "")
+        + ("" if config.train.max_steps else f"{config.train.epochs:g} epochs x {plan.steps_per_epoch} steps"),
+        "learning rate": f"{schedule.peak:.6g}, {schedule.shape}, {schedule.warmup_steps} warm-up steps"
+        + ("" if scaled == "none" else f" ({config.train.learning_rate:g} scaled: {scaled})"),
+        "output": str(config.output_dir),
+    }
+
+
+def _size(rows: TokenRows) -> str:
+    share = rows.label_tokens / len(rows.input_ids)
+    return f"{len(rows):,} rows, {len(rows.input_ids):,} tokens, {rows.label_tokens:,} of them labelled ({share:.0%})"
+
+
+def _silent(message: str) -> None:
+    """What a rank other than the main one says."""

@@ -1,0 +1,128 @@
+"""`output_dir`: claimed before anything slow happens, never mixed with another run, and cleaned only of its own files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.config import RunConfig
+from toolkit.errors import UserError
+from toolkit.launcher import Launch, settings_in_force
+from toolkit.parsing import to_yaml
+
+_MANIFEST = ".toolkit-run.json"
+# Everything a run may write, directories last.
+_ENTRIES = ("config.yaml", "accelerate_config.yaml", "metrics.jsonl", "predictions.jsonl", "model")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where each product of a run goes."""
+
+    path: Path
+
+    @staticmethod
+    def of(config: RunConfig) -> RunFolder:
+        """The folder that a config names, unclaimed."""
+        return RunFolder(Path(config.output_dir).absolute())
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per optimizer step and per evaluation."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def predictions(self) -> Path:
+        """One JSON object per generated answer."""
+        return self.path / "predictions.jsonl"
+
+    @property
+    def model(self) -> Path:
+        """The finished model, a Hugging Face folder."""
+        return self.path / "model"
+
+    def record_files(self) -> None:
+        """Note every file that exists now as written by this run; only noted files are ever removed."""
+        found = []
+        for entry in map(self.path.joinpath, _ENTRIES):
+            found += sorted(f for f in entry.rglob("*") if f.is_file()) if entry.is_dir() else [entry] * entry.exists()
+        names = [str(file.relative_to(self.path)) for file in found]
+        (self.path / _MANIFEST).write_text(json.dumps({"files": names}, indent=1), encoding="utf-8")
+
+
+def claim(config: RunConfig, launch: Launch) -> RunFolder:
+    """Create or take `output_dir` and write the resolved config and the layout's config into it (main process only).
+
+    Raises UserError when the folder holds a run and `overwrite` is false, holds foreign files where ours would go, is a
+    place that must never be cleaned, or cannot be written.
+    """
+    path = Path(config.output_dir).absolute()
+    _refuse_precious(path, config)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"output_dir: {path} is a file; give a folder")
+    manifest = path / _MANIFEST
+    if manifest.exists():
+        if not config.overwrite:
+            raise UserError(
+                f"output_dir: {path} already holds a run; choose another output_dir, or --overwrite true to replace it "
+                "(resume is not available yet)"
+            )
+        _remove_run(path, json.loads(manifest.read_text(encoding="utf-8"))["files"])
+    foreign = [name for name in _ENTRIES if (path / name).exists()]
+    if foreign:
+        raise UserError(f"output_dir: {path} has {', '.join(foreign)} that no run wrote; choose another output_dir")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        manifest.write_text('{"files": []}', encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"output_dir: cannot write to {path}: {error.strerror}") from None
+    folder = RunFolder.of(config)
+    (path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    (path / "accelerate_config.yaml").write_text(_layout_record(launch), encoding="utf-8")
+    folder.record_files()
+    return folder
+
+
+def _refuse_precious(path: Path, config: RunConfig) -> None:
+    """A run's folder may be emptied one day; these never may."""
+    precious: dict[str, Path] = {"the file system's root": Path("/"), "your home": Path.home()}
+    precious["the working directory"] = Path.cwd()
+    sources: list[Any] = [config.model.name_or_path]
+    for source in (config.data.train, config.data.eval):
+        sources += source if isinstance(source, list) else [source]
+    for source in filter(None, sources):
+        found = Path(str(source)).expanduser()
+        if found.exists():
+            precious[f"where {source} lies"] = found.absolute() if found.is_dir() else found.absolute().parent
+    for what, place in precious.items():
+        if os.path.realpath(path) == os.path.realpath(place):
+            raise UserError(f"output_dir: {path} is {what}; give a folder of its own, such as {path / 'run'}")
+
+
+def _remove_run(path: Path, files: list[str]) -> None:
+    for name in files:
+        file = path / name
+        # A manifest that was edited must not lead outside the folder.
+        if file.resolve().is_relative_to(path.resolve()):
+            file.unlink(missing_ok=True)
+    shutil.rmtree(path / "model.partial", ignore_errors=True)
+    for folder in sorted((d for d in path.rglob("*") if d.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    for name in ("metrics.jsonl", "predictions.jsonl"):
+        # A run that died had no time to note these; they are ours by name in a folder with our manifest.
+        (path / name).unlink(missing_ok=True)
+
+
+def _layout_record(launch: Launch) -> str:
+    lines = [f"# {key}={value}" for key, value in settings_in_force().items()]
+    head = "# What the launcher passed on, flags included:\n" + "\n".join(lines) + "\n"
+    if launch.config_file is None:
+        return (
+            head + "# No accelerate config file: " + (" ".join(launch.command) or "started without a launcher") + "\n"
+        )
+    return head + f"# {launch.config_file}:\n" + launch.config_file.read_text(encoding="utf-8")

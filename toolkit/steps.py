@@ -1,0 +1,76 @@
+"""Optimizer steps for the loop: the batch plan, cut for this rank and laid out as micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolkit.config import TrainConfig
+from toolkit.data.collate import MicroBatch, collate
+from toolkit.data.plan import BatchPlan
+from toolkit.data.split import Capacity, split
+from toolkit.data.tokens import TokenRows
+from toolkit.errors import UserError
+
+# What one device is given at once when the recipe does not say: enough tokens to keep it busy, few enough for a laptop.
+_DEFAULT_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step as this rank sees it.
+
+    index: counted from 0; row_ids: rows of the whole global batch, the same on every rank; micro_batches: this rank's
+    share, as many as on every other rank; epoch: passes over the data when the step is done.
+    """
+
+    index: int
+    row_ids: np.ndarray
+    micro_batches: list[MicroBatch]
+    epoch: float
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Cuts global batches into this rank's micro-batches."""
+
+    rows: TokenRows
+    capacity: Capacity
+    dp_rank: int
+    dp_size: int
+    padding_free: bool
+    pad_token_id: int
+
+    def micro_batches(self, row_ids: np.ndarray) -> list[MicroBatch]:
+        """This rank's micro-batches of a global batch; every rank gets the same number."""
+        mine = split(row_ids, self.rows.lengths[row_ids], self.dp_size, self.capacity)[self.dp_rank]
+        return [collate(self.rows, ids, padding_free=self.padding_free, pad_token_id=self.pad_token_id) for ids in mine]
+
+    def steps(self, plan: BatchPlan, start: int, stop: int) -> Iterator[Step]:
+        """Optimizer steps start..stop-1 of the plan."""
+        for index in range(start, stop):
+            row_ids = plan.row_ids(index)
+            yield Step(index, row_ids, self.micro_batches(row_ids), plan.epoch_after(index))
+
+
+def device_capacity(config: TrainConfig, rows: TokenRows, hidden_size: int) -> tuple[Capacity, str]:
+    """What one device holds at once, and a sentence that says where the number comes from.
+
+    Raises UserError when the longest row does not fit into train.max_tokens_per_micro_batch.
+    """
+    longest = int(rows.lengths.max())
+    tokens, limit = config.max_tokens_per_micro_batch, config.micro_batch_size
+    if tokens is not None and longest > tokens:
+        raise UserError(
+            f"train.max_tokens_per_micro_batch: {tokens} is less than the longest row ({longest} tokens); "
+            "raise it, or lower data.max_length"
+        )
+    if tokens is None and limit is None:
+        tokens = max(_DEFAULT_TOKENS, longest)
+        said = f"at most {tokens} tokens (default; train.max_tokens_per_micro_batch or train.micro_batch_size sets it)"
+    else:
+        parts = [f"{tokens} tokens" if tokens else "", f"{limit} rows" if limit else ""]
+        said = "at most " + " and ".join(filter(None, parts))
+    return Capacity(tokens, limit, padded=not config.padding_free, quadratic=12.0 * hidden_size), said
