@@ -31,6 +31,7 @@ def evaluate_loss(layout: Layout, module: torch.nn.Module, feed: Feed) -> dict[s
         for name, value in {"loss": output.loss_sum, "tokens": output.weight, **output.metrics}.items():
             totals[name] = totals.get(name, 0) + value.double()
     module.train(was_training)
+    layout.shard_again(module)
     names = sorted(totals)
     sums = dict(zip(names, (v.item() for v in layout.sum(*(totals[n] for n in names))), strict=True))
     weight = sums.pop("tokens")

@@ -82,6 +82,11 @@ class Layout:
         """Meet all other processes."""
         self.accelerator.wait_for_everyone()
 
+    def shard_again(self, module: torch.nn.Module) -> None:
+        """Free parameters that FSDP2 keeps gathered after a forward without backward; nothing to do elsewhere."""
+        if self.is_fsdp:
+            module.reshard()  # type: ignore[operator]
+
     @contextlib.contextmanager
     def micro_batch(self, module: torch.nn.Module, *, last: bool) -> Iterator[None]:
         """Around the forward and backward of one micro-batch of a step; gradients are complete after the `last`.

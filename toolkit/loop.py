@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from toolkit.errors import NumericalError
+from toolkit.gradients import global_norm, scale_gradients
 from toolkit.layout import Layout
 from toolkit.optim import Schedule, set_learning_rate
 from toolkit.steps import Step
@@ -53,7 +53,8 @@ def train(
     The gradient is that of (sum of losses) / (sum of weights) over the whole global batch, however many ranks and
     micro-batches it was cut into. Raises NumericalError before an update with a non-finite loss or gradient.
     """
-    parameters = [p for p in module.parameters() if p.requires_grad]
+    # The optimizer's parameters, not the module's: after a forward, FSDP2 may show gathered ones that get no gradient.
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     module.train()
     for step in steps:
         started = time.perf_counter()
@@ -91,18 +92,6 @@ def train(
         if not finite:
             raise NumericalError(_explain(step, loss, grad_norm))
         after_step(step.index + 1)
-
-
-def global_norm(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
-    """Euclidean norm `[]` of all gradients together, whole also where they are sharded."""
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-
-def scale_gradients(parameters: Sequence[torch.nn.Parameter], factor: float) -> None:
-    """Multiply all gradients by `factor`, in place."""
-    grads = [p.grad for p in parameters if p.grad is not None]
-    torch._foreach_mul_([g.to_local() if isinstance(g, DTensor) else g for g in grads], factor)
 
 
 def _explain(step: Step, loss: float, grad_norm: float) -> str:

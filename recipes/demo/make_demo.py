@@ -1,16 +1,16 @@
-"""Writes the demo that `accelerate launch recipes/sft.py` trains when it is given nothing: data, tokenizer, model config.
+"""Writes the demo that `accelerate launch recipes/sft.py` trains when it is given nothing.
 
-    python recipes/demo/make_demo.py            # write the files next to this script
+    python recipes/demo/make_demo.py            # write data, tokenizer and model config next to this script
     python recipes/demo/make_demo.py --check    # exit 1 if a file differs from what would be written
 
-The task is to turn dates, clock times and numbers in words into plain figures: "Write 3 March 1987 as an ISO date." ->
-"1987-03-03". It is small enough to learn from random weights in well under a minute on two CPU cores, and it can't be learnt by
-heart: no date, time or number of eval.jsonl occurs in any row of train.jsonl, in whatever phrasing.
+The task is to turn dates, clock times and amounts of money into plain figures: "Write 3 March 1987 as an ISO date." ->
+"1987-03-03". It is small enough to learn from random weights in well under a minute on two CPU cores, and it can't be
+learnt by heart: no date, time or amount of eval.jsonl occurs in any row of train.jsonl, in whatever phrasing.
 
 There are no weights here. Whoever trains the demo makes them from model/config.json with a seed.
 
-The data depend on nothing but this file. The bytes of the tokenizer files also depend on the versions of `tokenizers` and
-`transformers`, so --check is meant for the versions of constraints.txt.
+The rows depend on nothing but this file. The bytes of the tokenizer files also depend on the versions of `tokenizers`
+and `transformers`, so --check is meant for the versions of constraints.txt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,27 +43,23 @@ class Item(NamedTuple):
 
 # --- words -----------------------------------------------------------------------------------------------------------
 
-MONTHS = ("January February March April May June July August September October November December").split()
-UNITS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
+MONTHS = [
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+]
+UNITS = [
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+]
+TENS = ["zero", "ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
 
 def in_words(number: int) -> str:
-    """British English words of 0 to 9999: 3021 -> "three thousand and twenty-one"."""
-    assert 0 <= number <= 9999
+    """English words of 0 to 99: 42 -> "forty-two"."""
+    assert 0 <= number < 100
     if number < 20:
         return UNITS[number]
-    if number < 100:
-        return TENS[number // 10] + (f"-{UNITS[number % 10]}" if number % 10 else "")
-    if number < 1000:
-        rest = number % 100
-        return f"{UNITS[number // 100]} hundred" + (f" and {in_words(rest)}" if rest else "")
-    rest = number % 1000
-    link = " and " if rest < 100 else " "
-    return f"{UNITS[number // 1000]} thousand" + (f"{link}{in_words(rest)}" if rest else "")
+    return TENS[number // 10] + (f"-{UNITS[number % 10]}" if number % 10 else "")
 
 
 def ordinal(day: int) -> str:
@@ -74,23 +70,29 @@ def ordinal(day: int) -> str:
 
 # --- questions -------------------------------------------------------------------------------------------------------
 
-# The first question of a row says what is wanted; later ones may lean on it ("And ...?"), since what is asked about shows the kind.
+# The first question of a row says what is wanted. A later one may leave that out: a date, a time and an amount look
+# different enough.
 FOLLOW_UPS = ["And {}?", "Now {}, please.", "What about {}?", "Then {}?", "Next: {}."]
 PHRASINGS = {
     "date": ["Write {} as an ISO date.", "What is {} in ISO format?", "ISO date for {}?", "Convert to ISO: {}."],
-    "time": ["Write {} on the 24-hour clock.", "What is {} in 24-hour time?", "24-hour time for {}?", "Convert to HH:MM: {}."],
+    "time": [
+        "Write {} on the 24-hour clock.",
+        "What is {} in 24-hour time?",
+        "24-hour time for {}?",
+        "Convert to HH:MM: {}.",
+    ],
     "amount": ["Write {} in figures.", "How do I type {}?", "Figures for {}?", "Convert to figures: {}."],
 }
 SYSTEM_PROMPTS = [
-    "You turn dates, times and numbers into plain figures.",
+    "You turn dates, times and amounts into plain figures.",
     "Answer with the figures only.",
     "You are a helpful assistant for filling in forms.",
 ]
 
 
 def date_item(rng: random.Random) -> tuple[str, str, str]:
-    """(fact, wording, answer) of a date between 1900 and 2049."""
-    year, month, day = rng.randrange(1900, 2050), rng.randrange(1, 13), rng.randrange(1, 29)
+    """(fact, wording, answer) of a date between 1970 and 2029."""
+    year, month, day = rng.randrange(1970, 2030), rng.randrange(1, 13), rng.randrange(1, 29)
     name = MONTHS[month - 1]
     wordings = [
         f"{day} {name} {year}",
@@ -103,42 +105,28 @@ def date_item(rng: random.Random) -> tuple[str, str, str]:
 
 
 def time_item(rng: random.Random) -> tuple[str, str, str]:
-    """(fact, wording, answer) of a clock time: any minute in figures, full five minutes in words."""
-    hour, minute, spoken = rng.randrange(24), rng.randrange(60), rng.random() < 0.6
-    minute -= minute % 5 if spoken else 0
-    answer = f"{hour:02d}:{minute:02d}"
-    return f"time {answer}", spoken_time(hour, minute) if spoken else twelve_hour_time(hour, minute), answer
+    """(fact, wording, answer) of a clock time: "3:41 pm" or, up to half past, "ten past three in the afternoon".
 
-
-def twelve_hour_time(hour: int, minute: int) -> str:
-    """15, 5 -> "3:05 pm"."""
-    return f"{(hour - 1) % 12 + 1}:{minute:02d} {'am' if hour < 12 else 'pm'}"
-
-
-def spoken_time(hour: int, minute: int) -> str:
-    """15, 30 -> "half past three in the afternoon"."""
-    if 5 <= hour < 12:
-        part = "in the morning"
-    elif 12 <= hour < 18:
-        part = "in the afternoon"
+    Noon and midnight are left out: people do not agree on which of them is 12 am.
+    """
+    hour, minute = rng.randrange(1, 12), rng.randrange(60)
+    afternoon, spoken = rng.random() < 0.5, rng.random() < 0.35
+    if spoken:
+        minute = minute % 35 // 5 * 5
+        past = {0: "", 15: "quarter past ", 30: "half past "}.get(minute, f"{in_words(minute)} past ")
+        part = ("in the afternoon" if hour < 6 else "in the evening") if afternoon else "in the morning"
+        wording = f"{past}{UNITS[hour]} {part}" if past else f"{UNITS[hour]} o'clock {part}"
     else:
-        part = "in the evening" if 18 <= hour < 22 else "at night"
-    clock = (hour - 1) % 12 + 1
-    if minute == 0:
-        return f"{UNITS[clock]} o'clock {part}"
-    if minute <= 30:
-        past = {15: "quarter", 30: "half"}.get(minute) or in_words(minute)
-        return f"{past} past {UNITS[clock]} {part}"
-    to = "quarter" if minute == 45 else in_words(60 - minute)
-    return f"{to} to {UNITS[clock % 12 + 1]} {part}"
+        wording = f"{hour}:{minute:02d} {'pm' if afternoon else 'am'}"
+    answer = f"{hour + 12 * afternoon:02d}:{minute:02d}"
+    return f"time {answer}", wording, answer
 
 
 def amount_item(rng: random.Random) -> tuple[str, str, str]:
-    """(fact, wording, answer) of an amount of money between 1.01 and 99.99."""
-    whole, part = rng.randrange(1, 100), rng.randrange(1, 100)
-    big, small = rng.choice([("pound", "penny pence"), ("dollar", "cent cents"), ("euro", "cent cents")])
-    one, more = small.split()
-    words = f"{in_words(whole)} {big}{'s' * (whole > 1)} and {in_words(part)} {more if part > 1 else one}"
+    """(fact, wording, answer) of an amount of money between 1.05 and 99.95, which is a multiple of 0.05."""
+    whole, part = rng.randrange(1, 100), rng.randrange(5, 100, 5)
+    big, small = rng.choice([("pound", "pence"), ("dollar", "cents"), ("euro", "cents")])
+    words = f"{in_words(whole)} {big}{'s' * (whole > 1)} and {in_words(part)} {small}"
     answer = f"{whole}.{part:02d}"
     return f"amount {answer}", words, answer
 
@@ -176,8 +164,9 @@ def draw_row(rng: random.Random, kind: str, allowed: Callable[[str], bool]) -> t
 
 
 def rows(rng: random.Random, count: int, allowed: Callable[[str], bool]) -> Iterator[tuple[list[str], list[Message]]]:
-    """`count` different conversations, the kinds of their first questions in turn."""
-    kinds, seen = ["date", "time", "date", "time", "amount"], set()
+    """`count` different conversations with only allowed facts, the kinds of their first questions in turn."""
+    kinds = ["date", "time", "date", "time", "amount"]  # amounts are learnt from fewer rows
+    seen: set[str] = set()
     while len(seen) < count:
         facts, messages = draw_row(rng, kinds[len(seen) % len(kinds)], allowed)
         key = json.dumps(messages)
@@ -203,7 +192,8 @@ def write_tokenizer(folder: Path, texts: list[str]) -> None:
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
-    # Digits go in pairs, which is how years, days, minutes and cents read: 1987 is 19 87. Copying a year is then two tokens.
+    # Digits go in pairs, as in years, days, minutes and cents: 1987 is 19 87. With one token a digit the
+    # model needs several times as many steps to find which digit comes next.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(r"\d{1,2}"), behavior="isolated"),
@@ -230,22 +220,23 @@ def write_tokenizer(folder: Path, texts: list[str]) -> None:
     fast.save_pretrained(folder)
 
 
-# Wide and shallow: on a CPU fewer, larger matmuls are faster.
+# Two layers are the fewest that can look up a token by what stands before it, and wide layers are quick on a CPU. Many
+# heads and a small rope_theta (rows are about a hundred tokens at most) make it learn in half as many steps.
 MODEL_CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 256,
     "intermediate_size": 640,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "head_dim": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 32,
     "hidden_act": "silu",
     "max_position_embeddings": 1024,
     "rms_norm_eps": 1e-05,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-    "initializer_range": 0.02,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    "initializer_range": 0.045,
     "tie_word_embeddings": True,
     "attention_bias": False,
     "attention_dropout": 0.0,
@@ -293,5 +284,37 @@ def write_rows(path: Path, conversations: list[list[Message]]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, value: dict[str, object]) -> None:
+def write_json(path: Path, value: Mapping[str, object]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")
+
+
+def differing(folder: Path) -> list[str]:
+    """Names of the files in `folder` that are missing or not what write_demo writes."""
+    with tempfile.TemporaryDirectory() as scratch:
+        write_demo(Path(scratch))
+        written = sorted(path for path in Path(scratch).rglob("*") if path.is_file())
+        names = [path.relative_to(scratch).as_posix() for path in written]
+        fresh = [path.read_bytes() for path in written]
+    return [n for n, data in zip(names, fresh, strict=True) if not same(folder / n, data)]
+
+
+def same(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == data
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the demo's data, tokenizer and model config.")
+    parser.add_argument("--output", type=Path, default=HERE, help="folder to write to (default: this script's)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
+    options = parser.parse_args()
+    if not options.check:
+        write_demo(options.output)
+        return 0
+    names = differing(options.output)
+    for name in names:
+        print(f"{options.output / name} differs from what make_demo.py writes: run it without --check", file=sys.stderr)
+    return 1 if names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

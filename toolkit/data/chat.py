@@ -99,7 +99,7 @@ def special_tokens_in_content(example: Example, tokenizer: PreTrainedTokenizerBa
         texts = [example.text] if isinstance(example, Text) else [example.prompt, example.completion]
     special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
     special |= set(tokenizer.all_special_tokens)
-    pattern, _ = control_tokens(tokenizer)
+    pattern = control_tokens(tokenizer)
     if isinstance(example, Chat):
         profile = template_profile(tokenizer, example.tools)
         special |= set(profile.turn_end)
@@ -113,7 +113,6 @@ def _tokenize(
     """Ids of `text`, and labels: a token is learnt if it has a character of a span (sorted, half-open)."""
     encoding = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True)
     ids = list(encoding["input_ids"])
-    _, controls = control_tokens(tokenizer)
     labels, previous_end, current = [], 0, 0
     for token, (start, end) in zip(ids, encoding["offset_mapping"], strict=True):
         if start == end:  # white space alone: some tokenizers trim it off the offsets
@@ -122,9 +121,7 @@ def _tokenize(
         while current < len(spans) and spans[current][1] <= start:
             current += 1
         inside = current < len(spans) and start < end and end > spans[current][0]
-        # A control token may swallow white space after it (rstrip); that does not make a header part of the answer.
-        swallowed = inside and start < spans[current][0] and token in controls
-        labels.append(token if inside and not swallowed else IGNORED)
+        labels.append(token if inside else IGNORED)
     if labels:
         labels[0] = IGNORED
     return ids, labels

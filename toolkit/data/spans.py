@@ -41,15 +41,17 @@ class Turns:
 
 @dataclass(frozen=True)
 class _Region:
-    """Where one message is rendered. `inner`: only parts of it were varied, so text of its own may lie around it."""
+    """Where one message is rendered.
+
+    `inner`: only parts of it were varied, so text of its own may lie around it. `same_before`, `same_after`: with
+    another message in its place, the template writes the same up to its text, and from its text on.
+    """
 
     start: int
     end: int
-    inner: bool = False
-
-    def overlaps(self, other: _Region) -> bool:
-        # So that a message rendered as nothing overlaps what it lies within, but not what it touches.
-        return self.start < other.end and other.start < self.end
+    inner: bool
+    same_before: bool
+    same_after: bool
 
 
 def assistant_spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, where: str = "") -> Turns:
@@ -72,7 +74,7 @@ def assistant_spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, where: str =
         region = regions[index]
         if region is None:
             raise RowError(where, "the chat template does not render an assistant message", f"message {index}")
-        start = _start(chat, index, regions, text, tokenizer, profile)
+        start = _start(chat, index, regions, text, tokenizer, profile, where)
         if not text[start : region.end].strip():
             raise RowError(where, "the chat template renders nothing of an assistant message", f"message {index}")
         end, closed = _end(chat, index, regions, text, tokenizer, profile, where)
@@ -97,8 +99,10 @@ def _marked_spans(
             continue
         content = chat.messages[assistants[number]]["content"].rstrip() if matched else ""
         inside = text[start:end].rstrip()
-        # An answer may itself end in the text of a control token; then the mark holds no end token of its own.
-        holds_end = any(inside.endswith(e) and not content.endswith(e) for e in profile.enders)
+        # An answer may itself end in the text of a control token; that one does not close the turn.
+        holds_end = any(
+            inside.endswith(e) and (not content.endswith(e) or inside.endswith(content + e)) for e in profile.enders
+        )
         end, closed = (start + len(inside), True) if holds_end else _close(end, text, profile)
         found.append((start, end))
         missing |= not closed
@@ -122,26 +126,30 @@ def _check_tool_calls(chat: Chat, learnt: list[int], text: str, tokenizer: PreTr
 
 def _regions(chat: Chat, text: str, tokenizer: PreTrainedTokenizerBase, where: str) -> list[_Region | None]:
     """Where each message is rendered (None: nowhere), checked to be apart from each other."""
-    candidates = [_candidates(chat, i, text, tokenizer) for i in range(len(chat.messages))]
-    others = [c[0] for c, m in zip(candidates, chat.messages, strict=True) if m["role"] != "assistant" and c]
+    sentinel = _sentinel(text, chat)
+    candidates = [_candidates(chat, i, text, sentinel, tokenizer) for i in range(len(chat.messages))]
     regions: list[_Region | None] = []
     for found, message in zip(candidates, chat.messages, strict=True):
-        if message["role"] == "assistant":
-            found = [r for r in found if not any(r.overlaps(o) for o in others)] or found
+        if message["role"] == "assistant" and found:
+            found = [region for region in found if region.same_after or region.inner]
+            if not found:  # what follows the answer depends on it: its end cannot be told from what follows
+                raise _unmaskable(where)
         regions.append(found[0] if found else None)
-    reached = 0
+    reached = 0  # so that a message rendered as nothing overlaps what it lies within, but not what it touches
     for region in sorted((r for r in regions if r is not None), key=lambda r: (r.start, r.end)):
         if region.start < reached:
-            advice = "use a template with {% generation %} marks"
-            raise RowError(where, "the chat template rewrites the conversation, so it cannot be masked", advice=advice)
+            raise _unmaskable(where)
         reached = max(reached, region.end)
     return regions
 
 
-def _candidates(chat: Chat, index: int, text: str, tokenizer: PreTrainedTokenizerBase) -> list[_Region]:
+def _unmaskable(where: str) -> RowError:
+    advice = "use a template with {% generation %} marks"
+    return RowError(where, "the chat template rewrites the conversation, so it cannot be masked", advice=advice)
+
+
+def _candidates(chat: Chat, index: int, text: str, sentinel: str, tokenizer: PreTrainedTokenizerBase) -> list[_Region]:
     """The regions that replacing message `index` gives, most trusted first."""
-    opening, closing = _private_characters(text, chat)
-    sentinel = f"{opening}s{closing}"
     message = chat.messages[index]
     bare = {"content": sentinel} if message["role"] == "assistant" else {**message, "content": sentinel}
     variants: list[tuple[Message, bool]] = [({"role": message["role"], **bare}, False)]
@@ -153,9 +161,12 @@ def _candidates(chat: Chat, index: int, text: str, tokenizer: PreTrainedTokenize
             other = render(tokenizer, _replaced(chat.messages, index, variant), chat.tools)
         except Exception:  # this variant is not acceptable to the template; the next may be
             continue
-        if sentinel in other:
-            start = common_prefix(text, other)
-            regions.append(_Region(start, max(start, len(text) - _common_suffix(text, other)), inner))
+        first, last = other.find(sentinel), other.rfind(sentinel) + len(sentinel)
+        if first < 0:
+            continue
+        start, tail = common_prefix(text, other), _common_suffix(text, other)
+        end = max(start, len(text) - tail)
+        regions.append(_Region(start, end, inner, start == first, tail == len(other) - last))
     return regions
 
 
@@ -168,11 +179,11 @@ def _with_sentinels(message: Message, sentinel: str) -> Message:
     return {**message, **{key: sentinel for key in texts if message.get(key)}, "tool_calls": calls}
 
 
-def _private_characters(text: str, chat: Chat) -> tuple[str, str]:
-    """Two private-use characters that occur nowhere, so that no answer can share an end with the sentinel."""
+def _sentinel(text: str, chat: Chat) -> str:
+    """A text whose first and last character occur nowhere, so that no answer can share an end with it."""
     used = set(text).union(*(message["content"] for message in chat.messages))
-    free = (chr(code) for code in range(0xE100, 0xF8FF) if chr(code) not in used)
-    return next(free), next(free)
+    free = (chr(code) for code in range(0xE100, 0xF8FF) if chr(code) not in used)  # private use
+    return f"{next(free)}s{next(free)}"
 
 
 def _start(
@@ -182,29 +193,36 @@ def _start(
     text: str,
     tokenizer: PreTrainedTokenizerBase,
     profile: Profile,
+    where: str,
 ) -> int:
     """Where the model takes over: after the generation prompt, or where the message's own text begins."""
     region = regions[index]
     assert region is not None
     given = profile.generation_prompt
-    if not given:
-        return region.start
     before = max((r.end for r in regions if r is not None and r is not region and r.end <= region.start), default=0)
+    prompt = ""
     if index > 0:
         try:
             prompt = render(tokenizer, chat.messages[:index], chat.tools, prompt=True)
         except Exception:  # part of a conversation may be refused where the whole is not
             prompt = ""
-        # What a run would hand to the model is the best evidence. Nothing pasted into a message can imitate it.
-        if prompt and text.startswith(prompt) and before <= len(prompt) <= region.end:
-            return len(prompt)
-        # The prompt may end in more than this turn has, such as an opening <think>.
-        if prompt.endswith(given) and text.startswith(prompt[: -len(given)]):
-            shared = snap(common_prefix(text, prompt), text, profile.controls)
-            return max(before, min(shared, region.start))
+    # What a run would hand to the model is the best evidence. Nothing pasted into a message can imitate it.
+    supplied = bool(prompt) and text.startswith(prompt) and before <= len(prompt) <= region.end
+    if supplied:
+        # A header that no prompt supplies is not taught, but the space before an answer is.
+        headed = not given and text[len(prompt) : region.start].strip()
+        return region.start if headed else len(prompt)
+    # The prompt may end in more than this turn has, such as an opening <think>.
+    if given and prompt.endswith(given) and text.startswith(prompt[: -len(given)]):
+        shared = snap(common_prefix(text, prompt), text, profile.controls)
+        return max(before, min(shared, region.start))
     # Earlier turns are rewritten. Between two messages only the template speaks, so its prompt can be looked for.
-    position = text.rfind(given, before, region.start)
-    return region.start if position < 0 else position + len(given)
+    position = text.rfind(given, before, region.start) if given else -1
+    if position >= 0:
+        return position + len(given)
+    if not region.same_before:  # the turn may begin anywhere before its text
+        raise _unmaskable(where)
+    return region.start
 
 
 def _end(

@@ -16,7 +16,6 @@ from toolkit.errors import UserError
 
 Span = tuple[int, int]
 Message = dict[str, Any]
-Controls = tuple[re.Pattern[str], frozenset[int]]
 
 CHATML = """\
 {%- for message in messages %}
@@ -55,7 +54,7 @@ class Profile:
 
 # Probing takes several renderings; a tokenizer is asked thousands of times. The template is kept to notice a new one.
 _PROFILES: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[object, Profile]] = WeakKeyDictionary()
-_CONTROLS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, Controls]] = WeakKeyDictionary()
+_CONTROLS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, re.Pattern[str]]] = WeakKeyDictionary()
 
 
 def require_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -122,22 +121,20 @@ def template_profile(tokenizer: PreTrainedTokenizerBase, tools: list[Any] | None
     return cached[1]
 
 
-def control_tokens(tokenizer: PreTrainedTokenizerBase) -> Controls:
-    """A pattern of all added and special tokens (longest first, as the tokenizer takes them), and their ids."""
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+    """A pattern of all added and special tokens (longest first, as the tokenizer takes them)."""
     cached = _CONTROLS.get(tokenizer)
     if cached is not None and cached[0] == len(tokenizer):
         return cached[1]
-    added = tokenizer.added_tokens_decoder
-    texts = {str(token) for token in added.values()} | set(tokenizer.all_special_tokens)
+    texts = {str(token) for token in tokenizer.added_tokens_decoder.values()} | set(tokenizer.all_special_tokens)
     longest_first = sorted((text for text in texts if text), key=len, reverse=True)
     pattern = re.compile("|".join(re.escape(text) for text in longest_first) or "(?!)")
-    controls = pattern, frozenset(added) | frozenset(tokenizer.all_special_ids)
-    _CONTROLS[tokenizer] = (len(tokenizer), controls)
-    return controls
+    _CONTROLS[tokenizer] = (len(tokenizer), pattern)
+    return pattern
 
 
 def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> Profile:
-    controls, _ = control_tokens(tokenizer)
+    controls = control_tokens(tokenizer)
     user, answer = "\ue000q\ue001", "\ue002a\ue003"
     asked: list[Message] = [{"role": "user", "content": user}]
     answered = [*asked, {"role": "assistant", "content": answer}]
