@@ -23,7 +23,7 @@ class ModelConfig:
     name_or_path: str | None = option(None, "hub name or folder of the model", path=True)
     gguf_file: str | None = option(None, "a .gguf file in that folder; its weights are dequantized")
     revision: str | None = option(None, "branch, tag or commit of a hub model")
-    dtype: str = option("float32", "dtype of the trained (master) weights; 'auto' keeps the checkpoint's")
+    dtype: str | None = option("float32", "dtype of the trained (master) weights; 'auto' keeps the checkpoint's")
     attn_implementation: str | None = option(None, "attention backend; default: padding-free SDPA or flash attention")
     trust_remote_code: bool = option(False, "run modeling code that comes with a hub model")
     random_init: bool = option(False, "start from random weights: only the config and the tokenizer are read")

@@ -61,6 +61,15 @@ class Layout:
         plural = "process" if processes == 1 else "processes"
         return f"{self.name}, {processes} {plural} on {self.device.type}, data-parallel size {self.dp_size}{file}"
 
+    def warnings(self) -> list[str]:
+        """What works but is not what anybody wants."""
+        if self.mixed_precision == "bf16" and self.device.type == "cpu" and not cpu_has_bf16():
+            return [
+                "warning: this CPU has no bf16 instructions, so bf16 is many times slower than fp32 here; "
+                "use --mixed_precision no"
+            ]
+        return []
+
     def sum(self, *values: torch.Tensor | float) -> list[torch.Tensor]:
         """Sums of scalars over all data-parallel ranks, in one collective, as float64 [] tensors on the device."""
         # MPS has no float64; everywhere else it keeps token counts and loss sums exact.
@@ -128,6 +137,11 @@ def build_layout() -> Layout:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         accelerator.state.fsdp_plugin.mixed_precision_policy = policy
     return layout
+
+
+def cpu_has_bf16() -> bool:
+    """True where matrix products in bf16 have instructions of their own (AVX512-BF16, AMX, recent ARM)."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _let_cpus_stand_in_for_accelerators() -> None:

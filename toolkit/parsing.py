@@ -23,6 +23,9 @@ from toolkit.errors import UserError
 
 ConfigT = TypeVar("ConfigT")
 
+_COMMAND_LINE = "the command line"
+_BASE_60 = re.compile(r"\d+(:\d+)+")
+
 # Keys that users of other tools look for, and where the thing lives here. Answers "unknown key" with a way on.
 _ELSEWHERE = {
     "mixed_precision": "the layout owns it: mixed_precision in the accelerate config file",
@@ -45,31 +48,27 @@ def parse(config_class: type[ConfigT], argv: list[str] | None = None, *, demo: P
     demo: a YAML that is used when neither `--config` nor `--model.name_or_path` nor `--data.train` is given.
     Raises UserError for unknown or duplicate keys, wrong types, values out of bounds and undefined variables.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
-    files = _config_files(argv)
-    if (
-        demo is not None
-        and not files
-        and not any(_option_name(a) in ("model.name_or_path", "data.train") for a in argv)
-    ):
-        argv, files = ["--config", str(demo), *argv], [str(demo)]
-    lines: dict[str, str] = {}
-    unknown: list[str] = []
-    for file in files:
-        unknown += _check_yaml(config_class, file, lines)
+    argv = _join_negative_numbers(list(sys.argv[1:] if argv is None else argv))
+    names = [name for name, _ in _options(argv)]
+    if demo is not None and not {"config", "model.name_or_path", "data.train"} & set(names):
+        argv = ["--config", str(demo), *argv]
     known = _all_keys(config_class)
-    for name in filter(None, map(_option_name, argv)):
-        if (
-            name not in known
-            and not name.startswith("data.columns.")
-            and name not in ("config", "help", "print_config")
-        ):
-            unknown.append(_unknown_key(name, "the command line", known))
+    lines: dict[str, str] = {}  # key -> "FILE line N"
+    where: dict[str, str] = {}  # key -> where the value in force was given; what comes later wins
+    unknown: list[str] = []
+    for name, value in _options(argv):
+        if name == "config":
+            found, messages = _check_yaml(config_class, value)
+            lines, where, unknown = {**lines, **found}, {**where, **found}, unknown + messages
+        elif name in known or name.startswith("data.columns."):
+            where[name] = _COMMAND_LINE
+        elif name not in ("help", "print_config"):
+            unknown.append(_unknown_key(name, _COMMAND_LINE, known))
     if unknown:
         raise UserError("; ".join(unknown))
     config = _typed(config_class, argv, lines)
-    _check_bounds(config, lines)
-    _expand_paths(config, files)
+    _check_values(config, where, dict(_options(argv)))
+    _expand_paths(config, where, [value for name, value in _options(argv) if name == "config"])
     return config
 
 
@@ -78,19 +77,25 @@ def to_yaml(config: Any) -> str:
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
 
 
-def _option_name(argument: str) -> str | None:
-    return argument[2:].split("=", 1)[0].removesuffix("+") if argument.startswith("--") and len(argument) > 2 else None
+def _join_negative_numbers(argv: list[str]) -> list[str]:
+    """`--key -1e-5` as `--key=-1e-5`: argparse takes the number for an option, and the bounds could not name the key."""
+    joined: list[str] = []
+    for argument in argv:
+        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and re.match(r"-[\d.]", argument):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
-def _config_files(argv: list[str]) -> list[str]:
-    files = [a.split("=", 1)[1] for a in argv if a.startswith("--config=")]
-    files += [value for flag, value in zip(argv, argv[1:], strict=False) if flag == "--config"]
-    if argv and argv[-1] == "--config":
-        raise UserError("--config needs a file")
-    for file in files:
-        if not Path(file).is_file():
-            raise UserError(f"--config {file}: no such file ({Path(file).absolute()})")
-    return files
+def _options(argv: list[str]) -> list[tuple[str, str]]:
+    """(name, value) of every `--name value` and `--name=value`, in order; an empty value where there is none."""
+    options = []
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        if argument.startswith("--") and len(argument) > 2:
+            name, equals, value = argument[2:].partition("=")
+            options.append((name.removesuffix("+"), value if equals or following.startswith("--") else following))
+    return options
 
 
 def _all_keys(config_class: type, prefix: str = "") -> list[str]:
@@ -115,39 +120,45 @@ def _unknown_key(key: str, where: str, known: list[str]) -> str:
     return f"{message}, did you mean {near[0]}?" if near else message
 
 
-def _check_yaml(config_class: type, file: str, lines: dict[str, str]) -> list[str]:
-    """Find unknown and duplicate keys of a YAML file; fill `lines` with `key -> "FILE line N"`. Returns messages."""
+def _check_yaml(config_class: type, file: str) -> tuple[dict[str, str], list[str]]:
+    """Where each key of a YAML file stands, as `key -> "FILE line N"`, and messages about unknown and duplicate keys."""
+    if not file:
+        raise UserError("--config needs a file")
+    if not Path(file).is_file():
+        raise UserError(f"--config {file}: no such file ({Path(file).absolute()})")
     try:
         root = yaml.compose(Path(file).read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
     if root is None:
-        return []
+        raise UserError(f"{file} is empty; leave --config out, or give it the keys to change")
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{file}: a config is a mapping of sections, as in 'train:' and below it 'learning_rate: 1e-5'")
     known = _all_keys(config_class)
+    lines: dict[str, str] = {}
     messages: list[str] = []
 
-    def walk(node: yaml.MappingNode, kind: type, prefix: str) -> None:
-        hints = typing.get_type_hints(kind)
+    def walk(node: yaml.MappingNode, kind: type | None, prefix: str) -> None:
+        hints = typing.get_type_hints(kind) if kind else {}
         for key_node, value in node.value:
-            key, where = prefix + str(key_node.value), f"{file} line {key_node.start_mark.line + 1}"
-            if key in lines and lines[key].startswith(f"{file} line"):
-                messages.append(f"duplicate key {key} ({lines[key]} and line {key_node.start_mark.line + 1})")
+            name, line = str(key_node.value), key_node.start_mark.line + 1
+            key, where = prefix + name, f"{file} line {line}"
+            if key in lines:
+                messages.append(f"duplicate key {key} ({lines[key]} and line {line})")
             lines[key] = where
-            if key_node.value not in hints:
+            if kind and name not in hints:
                 messages.append(_unknown_key(key, where, known))
-            elif dataclasses.is_dataclass(hints[key_node.value]):
+            elif dataclasses.is_dataclass(hints.get(name)):
                 if not isinstance(value, yaml.MappingNode):
                     raise UserError(f"{where}: {key} is a section; give its keys below it")
-                walk(value, typing.cast(type, hints[key_node.value]), f"{key}.")
-            elif (
-                isinstance(value, yaml.ScalarNode) and value.style is None and re.fullmatch(r"\d+(:\d+)+", value.value)
-            ):
+                walk(value, typing.cast(type, hints[name]), f"{key}.")
+            elif isinstance(value, yaml.MappingNode):
+                walk(value, None, f"{key}.")  # a free mapping, such as data.columns: only duplicates can be wrong
+            elif isinstance(value, yaml.ScalarNode) and value.style is None and _BASE_60.fullmatch(value.value):
                 messages.append(f"{key}: YAML reads {value.value} as a base-60 number; put it in quotes ({where})")
 
     walk(root, config_class, "")
-    return messages
+    return lines, messages
 
 
 def _typed(config_class: type[ConfigT], argv: list[str], lines: dict[str, str]) -> ConfigT:
@@ -169,13 +180,21 @@ def _typed(config_class: type[ConfigT], argv: list[str], lines: dict[str, str]) 
         if not found:
             raise UserError(text) from None
         key, reason = found.groups()
+        union = re.search(r"Subtypes: \[(.*?)\] Errors: .*Given value: (.*)", reason)
+        if union:
+            reason = f"Expected {union[1].replace(', NoneType', ' or null')}. Got value: {union[2]}"
         value = reason.rsplit("Got value: ", 1)[-1]
-        pairs = zip(argv, [*argv[1:], ""], strict=True)
-        typed_here = any(
-            _option_name(flag) == key and value in (flag.split("=", 1)[-1], follows) for flag, follows in pairs
-        )
-        where = "the command line" if typed_here or key not in lines else lines[key]
+        typed_here = any(name == key and value in (typed, _as_yaml(typed)) for name, typed in _options(argv))
+        where = _COMMAND_LINE if typed_here or key not in lines else lines[key]
         raise UserError(f"{key}: {reason} ({where})") from None
+
+
+def _as_yaml(text: str) -> str:
+    """How a value typed on the command line reads in an error message: `true` as True."""
+    try:
+        return str(yaml.safe_load(text))
+    except yaml.YAMLError:
+        return text
 
 
 def _help_of(config_class: type, dotted: str) -> str | None:
@@ -198,12 +217,17 @@ def _fields(config: Any, prefix: str = "") -> typing.Iterator[tuple[str, Any, da
             yield prefix + item.name, config, item
 
 
-def _check_bounds(config: Any, lines: dict[str, str]) -> None:
+def _check_values(config: Any, places: dict[str, str], typed: dict[str, str]) -> None:
+    """What a type does not say: bounds, finite numbers, and null where there must be a value."""
     for key, holder, item in _fields(config):
         value, minimum, above = getattr(holder, item.name), item.metadata.get("minimum"), item.metadata.get("above")
+        where = f" ({places[key]})" if key in places else ""
+        if value is None and type(None) not in typing.get_args(typing.get_type_hints(type(holder))[item.name]):
+            raise UserError(f"{key}: got null (nothing, or ~); give a value, or remove the key for its default{where}")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
-        where = f" ({lines[key]})" if key in lines else ""
+        if _BASE_60.fullmatch(typed.get(key, "")):
+            raise UserError(f"{key}: expected a number, got {typed[key]} ({_COMMAND_LINE})")
         if not math.isfinite(value):
             raise UserError(f"{key}: expected a finite number, got {value}{where}")
         if minimum is not None and value < minimum:
@@ -212,13 +236,17 @@ def _check_bounds(config: Any, lines: dict[str, str]) -> None:
             raise UserError(f"{key}: must be above {above:g}, got {value:g}{where}")
 
 
-def _expand_paths(config: Any, files: list[str]) -> None:
-    """Expand `~`, `$VARIABLES` and `$CONFIG_DIR` (the folder of the YAML file) in path fields, in place."""
-    known = dict(os.environ)
-    if files:
-        known["CONFIG_DIR"] = str(Path(files[-1]).absolute().parent)
+def _expand_paths(config: Any, where: dict[str, str], files: list[str]) -> None:
+    """Expand `~`, `$VARIABLES` and `$CONFIG_DIR` in path fields, in place.
+
+    $CONFIG_DIR is the folder of the YAML file that the value stands in; for a value typed on the command line, of the last.
+    """
 
     def expand(key: str, text: str) -> str:
+        known = dict(os.environ)
+        for file in files[-1:] + [file for file in files if where.get(key, "").startswith(f"{file} line ")]:
+            known["CONFIG_DIR"] = str(Path(file).absolute().parent)
+
         def variable(match: re.Match) -> str:
             name = match.group(1) or match.group(2)
             if name not in known:
@@ -226,7 +254,10 @@ def _expand_paths(config: Any, files: list[str]) -> None:
             return known[name]
 
         text = re.sub(r"\$(?:(\w+)|\{(\w+)\})", variable, text)
-        return str(Path(text).expanduser()) if text.startswith("~") else text
+        try:
+            return str(Path(text).expanduser()) if text.startswith("~") else text
+        except RuntimeError:
+            raise UserError(f"{key}: {text}: there is no such user; write ./{text} for a name with a tilde") from None
 
     for key, holder, item in _fields(config):
         value = getattr(holder, item.name)

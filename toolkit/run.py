@@ -56,6 +56,8 @@ def fine_tune(
     """
     say = note if layout.is_main else _silent
     check_before_training(config, layout, model, tokenizer, data)
+    for warning in layout.warnings():
+        say(warning)
     new_ends = set_turn_end(model, data.turn_end)
     if new_ends:
         say(f"generation config: eos_token_id now includes {new_ends}, which ends a turn in the chat template")

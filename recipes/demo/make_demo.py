@@ -165,7 +165,7 @@ def draw_row(rng: random.Random, kind: str, allowed: Callable[[str], bool]) -> t
 
 def rows(rng: random.Random, count: int, allowed: Callable[[str], bool]) -> Iterator[tuple[list[str], list[Message]]]:
     """`count` different conversations with only allowed facts, the kinds of their first questions in turn."""
-    kinds = ["date", "time", "date", "time", "amount"]  # amounts are learnt from fewer rows
+    kinds = list(KINDS)
     seen: set[str] = set()
     while len(seen) < count:
         facts, messages = draw_row(rng, kinds[len(seen) % len(kinds)], allowed)

@@ -329,6 +329,17 @@ def test_tool_name_that_the_next_message_repeats() -> None:
     assert supervised(Chat(messages, None, 0), tokenizer_with(template)) == expected
 
 
+def test_tool_result_within_the_turn_of_its_call() -> None:
+    template = "{% for m in messages if m.role != 'tool' %}<|start|>{{ m.role }}<|message|>{{ m.content }}"
+    template += "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments | tojson }}<|call|>"
+    template += "{% if messages | length > 2 %}{{ messages[2].content }}<|end|>{% endif %}{% else %}<|end|>{% endif %}"
+    template += "{% endfor %}{{ '<|start|>assistant<|message|>' if add_generation_prompt else '' }}"
+    call = [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]
+    messages = [*conversation("q"), {"role": "assistant", "content": "", "tool_calls": call}]
+    messages += [{"role": "tool", "content": "sun"}, *conversation("ok", first="assistant")]
+    assert supervised(Chat(messages, None, 0), tokenizer_with(template)) == ['{"a": 1}<|call|>', "ok<|end|>"]
+
+
 def test_space_before_the_end_token() -> None:
     template = (
         "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% else %}{{ m.content }} </s>"

@@ -128,10 +128,13 @@ def _regions(chat: Chat, text: str, tokenizer: PreTrainedTokenizerBase, where: s
     """Where each message is rendered (None: nowhere), checked to be apart from each other."""
     sentinel = _sentinel(text, chat)
     candidates = [_candidates(chat, i, text, sentinel, tokenizer) for i in range(len(chat.messages))]
+    others = [c[0] for c, m in zip(candidates, chat.messages, strict=True) if m["role"] != "assistant" and c]
     regions: list[_Region | None] = []
     for found, message in zip(candidates, chat.messages, strict=True):
         if message["role"] == "assistant" and found:
-            found = [region for region in found if region.same_after or region.inner]
+            found = [r for r in found if r.same_after or r.inner]
+            # Without its call, a tool's result may vanish as well; then only varying the arguments tells them apart.
+            found = [r for r in found if all(r.end <= o.start or o.end <= r.start for o in others)]
             if not found:  # what follows the answer depends on it: its end cannot be told from what follows
                 raise _unmaskable(where)
         regions.append(found[0] if found else None)

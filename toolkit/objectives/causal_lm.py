@@ -48,11 +48,12 @@ class CausalLanguageModeling:
         # Hidden states of unlabelled positions never meet the vocabulary matrix.
         hidden, targets = hidden[batch.labelled], batch.targets[batch.labelled]
         head = OutputHead.of(model)
+        training = torch.is_grad_enabled()
         loss_sum, correct = _ChunkedCrossEntropy.apply(
-            hidden, head.weight, head.bias, targets, head.scale, head.softcap
+            hidden, head.weight, head.bias, targets, head.scale, head.softcap, training
         )
         weight = torch.tensor(float(batch.label_tokens), device=hidden.device)
-        return ObjectiveOutput(loss_sum, weight, {} if torch.is_grad_enabled() else {"token_accuracy": correct})
+        return ObjectiveOutput(loss_sum, weight, {} if training else {"token_accuracy": correct})
 
 
 def hidden_states(model: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:
@@ -81,12 +82,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets: torch.Tensor,
         scale: float,
         softcap: float | None,
+        training: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device)
         compute = torch.get_autocast_dtype(device) if autocast else weight.dtype
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        training = needs_hidden or needs_weight
+        # Inside a Function gradients are always off, and what it needs is told even under no_grad: so it is passed in.
+        needs_hidden, needs_weight, needs_bias = (training and needed for needed in ctx.needs_input_grad[:3])
         loss_sum = torch.zeros((), dtype=torch.float32, device=hidden.device)
         correct = torch.zeros_like(loss_sum)
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
@@ -134,4 +136,4 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         scale = grad_outputs[0]
         grads = [None if grad is None else grad.mul_(scale.to(grad.dtype)) for grad in ctx.grads]
         ctx.grads = None
-        return *grads, None, None, None
+        return *grads, None, None, None, None
