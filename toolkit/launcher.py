@@ -1,8 +1,8 @@
 """What `accelerate launch` was asked for: the command line of the launcher and the layout file it names.
 
 accelerate passes a file's contents to the workers as environment variables and forgets the file; keys it does not know
-inside `fsdp_config` and the like it drops without a word. The launcher is this process's parent, so its command line says
-which file it was, and the file can be checked and kept with the run.
+inside `fsdp_config` and the like it drops without a word. The launcher is this process's parent, so its command line
+says which file it was, and the file can be checked and kept with the run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from toolkit.errors import UserError
 # Sections of an accelerate config whose keys accelerate does not check itself.
 _UNCHECKED_SECTIONS = {"fsdp_config": "fsdp_", "parallelism_config": "parallelism_config_"}
 _ACCUMULATION = (
-    "gradient_accumulation_steps in {where}: accumulation is derived from train.global_batch_size, the number of devices and "
-    "train.micro_batch_size or train.max_tokens_per_micro_batch; remove it there"
+    "gradient_accumulation_steps in {where}: accumulation is derived from train.global_batch_size, the number of devices "
+    "and train.micro_batch_size or train.max_tokens_per_micro_batch; remove it there"
 )
 
 
@@ -48,7 +48,7 @@ class Launch:
 
 
 def read_launch() -> Launch:
-    """Look at the parent process. Raises UserError for keys of the layout file that accelerate would silently ignore."""
+    """Look at the parent process. Raises UserError for keys of the layout file that accelerate silently ignores."""
     command, environment, folder = _parent()
     named = _flag(command, "config_file")
     file = (folder / named) if named else _default_config_file()
@@ -80,13 +80,15 @@ def _parent() -> tuple[list[str], dict[str, str], Path]:
     try:
         parent = psutil.Process(os.getppid())
         command = parent.cmdline()
-        if any(
-            Path(part).name in ("accelerate", "accelerate-launch") or "accelerate.commands" in part for part in command
-        ):
+        if any(map(_is_launcher, command)):
             return command, parent.environ(), Path(parent.cwd())
     except (psutil.Error, OSError):
         pass
     return nothing, dict(os.environ), Path.cwd()
+
+
+def _is_launcher(part: str) -> bool:
+    return Path(part).name in ("accelerate", "accelerate-launch") or "accelerate.commands" in part
 
 
 def _default_config_file() -> Path | None:
@@ -96,15 +98,17 @@ def _default_config_file() -> Path | None:
 
 
 def _flag(command: tuple[str, ...] | list[str], name: str) -> str | None:
-    """Value of `--name value` or `--name=value` in a launcher's command line, up to the script it starts."""
-    spellings = {f"--{name}", f"--{name.replace('_', '-')}"}
-    for index, part in enumerate(command):
-        if part.endswith(".py") and index > 1 and not command[index - 1].startswith("--"):
-            return None
-        flag, _, value = part.partition("=")
-        if flag in spellings:
-            return value or (command[index + 1] if index + 1 < len(command) else None)
-    return None
+    """Value of a flag of the launcher's own, as accelerate's parser reads it: those of the script do not count."""
+    start = next((index + 1 for index, part in enumerate(command) if _is_launcher(part)), None)
+    if start is None:
+        return None
+    from accelerate.commands.launch import launch_command_parser
+
+    arguments = [*command[start:]]
+    if arguments[:1] == ["launch"]:
+        del arguments[0]
+    value = getattr(launch_command_parser().parse_known_args(arguments)[0], name)
+    return None if value is None else str(value)
 
 
 def _check_sections(file: Path, settings: dict[str, Any]) -> None:

@@ -36,7 +36,10 @@ def resolve_dtype(word: str | None) -> torch.dtype | None:
 
 
 def check_model_source(config: ModelConfig) -> None:
-    """Refuse what cannot be a model, in no time and without a network: a missing path, a folder without config.json."""
+    """Refuse what cannot be trained, in no time and without a network: a missing path, a folder without config.json, a
+    dtype that is unknown or float16."""
+    if resolve_dtype(config.dtype) == torch.float16:
+        raise UserError("model.dtype: float16 weights cannot be trained (their gradients underflow); use float32")
     name = config.name_or_path
     if name is None:
         raise UserError(
@@ -71,6 +74,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             **({"gguf_file": config.gguf_file} if config.gguf_file else {}),
         ),
     )
+    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is None:
+        raise UserError(f"model.name_or_path: the tokenizer of {config.name_or_path} has no end-of-sequence token")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -80,8 +85,6 @@ def load_model(config: ModelConfig, *, seed: int) -> PreTrainedModel:
     """The causal language model in `model.dtype`, on the CPU, in training mode; random weights with `random_init`."""
     check_model_source(config)
     dtype = resolve_dtype(config.dtype)
-    if dtype == torch.float16:
-        raise UserError("model.dtype: float16 weights cannot be trained (their gradients underflow); use float32")
     transformers_logging.disable_progress_bar()
     shared = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
     if config.random_init:

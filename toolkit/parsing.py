@@ -1,8 +1,8 @@
 """From `--config FILE` and command-line overrides to a recipe's configuration; strict in both.
 
-Parsing and typing are jsonargparse's. What it lacks is here: all unknown keys in one message with the nearest known ones,
-duplicate keys, line numbers, bounds, and paths with `~` and variables. Nothing in this file loads torch, so that `--help`
-and `--print_config` answer at once.
+Parsing and typing are jsonargparse's. What it lacks is here: all unknown keys in one message with the nearest known
+ones, duplicate keys, line numbers, bounds, and paths with `~` and variables. Nothing in this file loads torch, so that
+`--help` and `--print_config` answer at once.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def to_yaml(config: Any) -> str:
 
 
 def _join_negative_numbers(argv: list[str]) -> list[str]:
-    """`--key -1e-5` as `--key=-1e-5`: argparse takes the number for an option, and the bounds could not name the key."""
+    """`--key -1e-5` as `--key=-1e-5`: argparse takes the number for an option and would not name what is wrong."""
     joined: list[str] = []
     for argument in argv:
         if joined and joined[-1].startswith("--") and "=" not in joined[-1] and re.match(r"-[\d.]", argument):
@@ -91,7 +91,7 @@ def _join_negative_numbers(argv: list[str]) -> list[str]:
 def _options(argv: list[str]) -> list[tuple[str, str]]:
     """(name, value) of every `--name value` and `--name=value`, in order; an empty value where there is none."""
     options = []
-    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+    for argument, following in zip(argv, [*argv, ""][1:], strict=True):
         if argument.startswith("--") and len(argument) > 2:
             name, equals, value = argument[2:].partition("=")
             options.append((name.removesuffix("+"), value if equals or following.startswith("--") else following))
@@ -121,7 +121,7 @@ def _unknown_key(key: str, where: str, known: list[str]) -> str:
 
 
 def _check_yaml(config_class: type, file: str) -> tuple[dict[str, str], list[str]]:
-    """Where each key of a YAML file stands, as `key -> "FILE line N"`, and messages about unknown and duplicate keys."""
+    """Where each key of a YAML file stands (`key -> "FILE line N"`), and messages on unknown and duplicate keys."""
     if not file:
         raise UserError("--config needs a file")
     if not Path(file).is_file():
@@ -183,6 +183,7 @@ def _typed(config_class: type[ConfigT], argv: list[str], lines: dict[str, str]) 
         union = re.search(r"Subtypes: \[(.*?)\] Errors: .*Given value: (.*)", reason)
         if union:
             reason = f"Expected {union[1].replace(', NoneType', ' or null')}. Got value: {union[2]}"
+        reason = reason.replace("Expected a typing.Literal", "Expected one of ")
         value = reason.rsplit("Got value: ", 1)[-1]
         typed_here = any(name == key and value in (typed, _as_yaml(typed)) for name, typed in _options(argv))
         where = _COMMAND_LINE if typed_here or key not in lines else lines[key]
@@ -239,7 +240,7 @@ def _check_values(config: Any, places: dict[str, str], typed: dict[str, str]) ->
 def _expand_paths(config: Any, where: dict[str, str], files: list[str]) -> None:
     """Expand `~`, `$VARIABLES` and `$CONFIG_DIR` in path fields, in place.
 
-    $CONFIG_DIR is the folder of the YAML file that the value stands in; for a value typed on the command line, of the last.
+    $CONFIG_DIR is the folder of the YAML file that the value stands in; of the last one for the command line.
     """
 
     def expand(key: str, text: str) -> str:

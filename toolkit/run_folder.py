@@ -1,7 +1,8 @@
-"""`output_dir`: claimed before anything slow happens, never mixed with another run, and cleaned only of its own files."""
+"""`output_dir`: claimed before anything slow happens, never mixed with another run, cleaned only of its own files."""
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -17,6 +18,9 @@ from toolkit.parsing import to_yaml
 _MANIFEST = ".toolkit-run.json"
 # Everything a run may write, directories last.
 _ENTRIES = ("config.yaml", "accelerate_config.yaml", "metrics.jsonl", "predictions.jsonl", "model")
+_PARTIAL = "model.partial"  # the model while it is being written
+# A run that died had no time to note these; in a folder with our manifest they are ours by name.
+_OURS_BY_NAME = ("metrics.jsonl", "predictions.jsonl")
 
 
 @dataclass(frozen=True)
@@ -65,17 +69,21 @@ def claim(config: RunConfig, launch: Launch) -> RunFolder:
     if path.exists() and not path.is_dir():
         raise UserError(f"output_dir: {path} is a file; give a folder")
     manifest = path / _MANIFEST
+    earlier: list[Path] | None = None
     if manifest.exists():
         if not config.overwrite:
             raise UserError(
                 f"output_dir: {path} already holds a run; choose another output_dir, or --overwrite true to replace it "
                 "(resume is not available yet)"
             )
-        _remove_run(path, json.loads(manifest.read_text(encoding="utf-8"))["files"])
-    foreign = [name for name in _ENTRIES if (path / name).exists()]
+        earlier = _files_of_run(path)
+    # Before anything is removed, so that a refused run has changed nothing.
+    foreign = _foreign(path, earlier)
     if foreign:
         raise UserError(f"output_dir: {path} has {', '.join(foreign)} that no run wrote; choose another output_dir")
     try:
+        if earlier is not None:
+            _remove_run(path, earlier)
         path.mkdir(parents=True, exist_ok=True)
         manifest.write_text('{"files": []}', encoding="utf-8")
     except OSError as error:
@@ -96,6 +104,8 @@ def _refuse_precious(path: Path, config: RunConfig) -> None:
         sources += source if isinstance(source, list) else [source]
     for source in filter(None, sources):
         found = Path(str(source)).expanduser()
+        if glob.has_magic(str(source)):
+            found = found.parent
         if found.exists():
             precious[f"where {source} lies"] = found.absolute() if found.is_dir() else found.absolute().parent
     for what, place in precious.items():
@@ -103,19 +113,38 @@ def _refuse_precious(path: Path, config: RunConfig) -> None:
             raise UserError(f"output_dir: {path} is {what}; give a folder of its own, such as {path / 'run'}")
 
 
-def _remove_run(path: Path, files: list[str]) -> None:
-    for name in files:
-        file = path / name
-        # A manifest that was edited must not lead outside the folder.
-        if file.resolve().is_relative_to(path.resolve()):
-            file.unlink(missing_ok=True)
-    shutil.rmtree(path / "model.partial", ignore_errors=True)
-    for folder in sorted((d for d in path.rglob("*") if d.is_dir()), reverse=True):
-        if not any(folder.iterdir()):
+def _files_of_run(path: Path) -> list[Path]:
+    """Files inside `path` that its manifest lists. A manifest that was edited must not lead outside the folder."""
+    try:
+        names = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
+        listed = [path / name for name in names]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"output_dir: {path / _MANIFEST} cannot be read; choose another output_dir") from None
+    return [file for file in listed if file.is_file() and file.resolve().is_relative_to(path.resolve())]
+
+
+def _foreign(path: Path, ours: list[Path] | None) -> list[str]:
+    """What stands where a run writes, and no run wrote; `ours` are the files of an earlier run, None without one."""
+    if ours is None:
+        return [name for name in (*_ENTRIES, _PARTIAL) if os.path.lexists(path / name)]
+    removable = {*ours, *map(path.joinpath, _OURS_BY_NAME)}
+    there: list[Path] = []
+    for entry in map(path.joinpath, _ENTRIES):
+        if entry.is_dir() and not entry.is_symlink():
+            there += (file for file in entry.rglob("*") if file.is_symlink() or not file.is_dir())
+        elif os.path.lexists(entry):
+            there.append(entry)
+    return sorted(str(file.relative_to(path)) for file in there if file not in removable)
+
+
+def _remove_run(path: Path, files: list[Path]) -> None:
+    """Remove the files of an earlier run and the folders that this empties, nothing else."""
+    for file in (*files, *map(path.joinpath, _OURS_BY_NAME)):
+        file.unlink(missing_ok=True)
+    shutil.rmtree(path / _PARTIAL, ignore_errors=True)
+    for folder in sorted({folder for file in files for folder in file.parents}, reverse=True):
+        if folder.is_relative_to(path / "model") and not any(folder.iterdir()):
             folder.rmdir()
-    for name in ("metrics.jsonl", "predictions.jsonl"):
-        # A run that died had no time to note these; they are ours by name in a folder with our manifest.
-        (path / name).unlink(missing_ok=True)
 
 
 def _layout_record(launch: Launch) -> str:
