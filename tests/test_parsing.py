@@ -255,7 +255,7 @@ def test_help_and_print_config_answer_without_loading_torch(tmp_path: Path, flag
     # A torch that cannot be imported stands in front of the real one.
     (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
     (tmp_path / "transformers.py").write_text("raise SystemExit('transformers was imported')")
-    done = recipe("--config", str(RECIPE_CONFIGS[-1]), flag, PYTHONPATH=str(tmp_path))
+    done = recipe("--config", str(RECIPE_CONFIGS[-1]), flag, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert done.returncode == 0, done.stderr
     assert "learning_rate" in done.stdout
     assert "peak learning rate" in done.stdout or flag == "--print_config"

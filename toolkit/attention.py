@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface
 
-ISOLATED = "isolated_sdpa"
+ISOLATED = "isolated_rows"
 
 
 def isolated_attention(

@@ -89,6 +89,10 @@ def test_the_first_round_is_the_heaviest_and_totals_are_even() -> None:
     assert sorted(map(sum, sizes)) == [180, 180]
 
 
+def test_the_heaviest_micro_batch_is_first_also_when_it_is_not_the_one_with_the_longest_row() -> None:
+    assert [part.tolist() for part in cut([50, 40, 30], 1, max_rows=2)[0]] == [[101, 102], [100]]
+
+
 @pytest.mark.parametrize("slots", [2, 4, 8])
 def test_work_is_even_on_random_rows(slots: int) -> None:
     random = np.random.default_rng(0)
