@@ -21,8 +21,8 @@ from toolkit.errors import UserError
 # Sections of an accelerate config whose keys accelerate does not check itself.
 _UNCHECKED_SECTIONS = {"fsdp_config": "fsdp_", "parallelism_config": "parallelism_config_"}
 _ACCUMULATION = (
-    "gradient_accumulation_steps in {where}: accumulation is derived from train.global_batch_size, the number of devices "
-    "and train.micro_batch_size or train.max_tokens_per_micro_batch; remove it there"
+    "gradient_accumulation_steps in {where}: accumulation is derived from train.global_batch_size, the number of "
+    "devices and train.micro_batch_size or train.max_tokens_per_micro_batch; remove it there"
 )
 
 
