@@ -205,7 +205,9 @@ def main() -> None:
     rows = tokenized(load(None)[1], arguments.steps)
     per_step = len(rows.input_ids) / arguments.steps
     threads = torch.get_num_threads()
-    print(f"{precision}, {threads} threads, {ROWS} rows and {per_step:.0f} real tokens a step, torch {torch.__version__}")
+    print(
+        f"{precision}, {threads} threads, {ROWS} rows and {per_step:.0f} real tokens a step, torch {torch.__version__}"
+    )
     results: dict[str, dict[str, float]] = {}
     for name in CONTESTANTS:
         if name == "trl" and importlib.util.find_spec("trl") is None:
@@ -214,7 +216,9 @@ def main() -> None:
         command = [sys.executable, __file__, "--only", name, "--steps", str(arguments.steps), "--precision", precision]
         command += ["--vocabulary", str(arguments.vocabulary)] if arguments.vocabulary else []
         environment = {"ACCELERATE_MIXED_PRECISION": "bf16" if precision == "bf16" else "no"}
-        done = subprocess.run(command, capture_output=True, text=True, env={**_environment(), **environment}, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**_environment(), **environment}, check=False
+        )
         if done.returncode != 0:
             raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
         results[name] = json.loads(done.stdout.strip().splitlines()[-1])

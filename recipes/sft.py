@@ -52,9 +52,11 @@ def main() -> None:
     before = answer(layout, model, tokenizer, data.prompts, max_new_tokens=config.generate_max_tokens)
     evaluations = fine_tune(config, layout, folder, model, tokenizer, data, CausalLanguageModeling())
 
-    # Answers come from the folder that the run leaves, as a user would load it.
-    finished = load_model(ModelConfig(name_or_path=str(folder.model)), seed=config.seed)
-    after = answer(layout, finished, tokenizer, data.prompts, max_new_tokens=config.generate_max_tokens)
+    after = []
+    if data.prompts:
+        # Answers come from the folder that the run leaves, as a user would load it.
+        finished = load_model(ModelConfig(name_or_path=str(folder.model)), seed=config.seed)
+        after = answer(layout, finished, tokenizer, data.prompts, max_new_tokens=config.generate_max_tokens)
     if layout.is_main:
         report(folder, evaluations, before, after)
     layout.wait()

@@ -105,7 +105,9 @@ def test_clipping_uses_the_global_norm_and_logs_it_unclipped(layout) -> None:
     module, rows = model_and_rows([3, 5, 7, 9])
     before = [p.detach().clone() for p in module.parameters()]
     (result,) = run(layout, module, rows, Capacity(None, 2), max_grad_norm=0.01, peak=1.0)
-    moved = math.sqrt(sum(float(((p.detach() - b).double() ** 2).sum()) for p, b in zip(module.parameters(), before)))
+    moved = math.sqrt(
+        sum(float(((p.detach() - b).double() ** 2).sum()) for p, b in zip(module.parameters(), before, strict=True))
+    )
     assert result.grad_norm > 0.1
     assert moved == pytest.approx(0.01, rel=1e-3)
 

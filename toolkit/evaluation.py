@@ -80,15 +80,17 @@ def answer(
         pad = tokenizer.pad_token_id
         ids = torch.tensor([[pad] * (longest - len(p.ids)) + p.ids for p in part], device=model.device)
         mask = torch.tensor([[0] * (longest - len(p.ids)) + [1] * len(p.ids) for p in part])
-        output = model.generate(
+        output = model.generate(  # type: ignore[operator]
             input_ids=ids,
             attention_mask=mask.to(model.device),
             do_sample=False,
             max_new_tokens=max_new_tokens,
             pad_token_id=pad,
         )
-        texts = tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
+        texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in output[:, longest:]]
         texts_in = [tokenizer.decode(p.ids) for p in part]
-        answers += [Answer(p.row, shown, p.reference, t) for p, shown, t in zip(part, texts_in, texts, strict=True)]
+        answers += [
+            Answer(p.row, str(shown), p.reference, str(t)) for p, shown, t in zip(part, texts_in, texts, strict=True)
+        ]
     model.train(was_training).to(home)
     return sorted(layout.gather_objects(answers), key=lambda a: a.row)

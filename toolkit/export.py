@@ -12,19 +12,15 @@ from toolkit.layout import Layout
 from toolkit.objectives import ObjectiveModule
 
 
-def export_model(
-    layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedTokenizerBase, folder: Path, turn_end: list[int]
-) -> None:
+def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write weights, config, tokenizer, chat template and generation config to `folder`, complete or not at all.
 
-    turn_end: ids that end an assistant turn; generation must stop on them. Sharded weights are gathered on the main
-    process only, in host memory.
+    Sharded weights are gathered on the main process only, in host memory.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights = get_model_state_dict(module, options=options)
     if layout.is_main:
         model: PreTrainedModel = layout.accelerator.unwrap_model(module).model
-        set_turn_end(model, turn_end)
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         state = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
@@ -35,7 +31,10 @@ def export_model(
 
 
 def set_turn_end(model: PreTrainedModel, turn_end: list[int]) -> list[int]:
-    """Add the ids that end an assistant turn to the model's generation config; returns those that were missing."""
+    """Add ids on which generation must stop to the model's generation config; returns those that were missing.
+
+    They are those that end an assistant turn in the chat template, and the tokenizer's own end of sequence.
+    """
     config = model.generation_config
     known = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     known = [token for token in known if token is not None]

@@ -84,21 +84,21 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 def load_model(config: ModelConfig, *, seed: int) -> PreTrainedModel:
     """The causal language model in `model.dtype`, on the CPU, in training mode; random weights with `random_init`."""
     check_model_source(config)
-    dtype = resolve_dtype(config.dtype)
+    dtype, name = resolve_dtype(config.dtype), str(config.name_or_path)
+    if config.random_init and config.gguf_file:
+        raise UserError("model.random_init reads config.json and no weights; it cannot be set with model.gguf_file")
     transformers_logging.disable_progress_bar()
     shared = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
     if config.random_init:
         torch.manual_seed(seed)
-        architecture = _hub_call(config, lambda: AutoConfig.from_pretrained(config.name_or_path, **shared))
+        architecture = _hub_call(config, lambda: AutoConfig.from_pretrained(name, **shared))
         model = AutoModelForCausalLM.from_config(architecture, trust_remote_code=config.trust_remote_code)
         model = model.to(dtype or torch.float32)
     else:
         source = {"gguf_file": config.gguf_file} if config.gguf_file else {}
         model = _hub_call(
             config,
-            lambda: AutoModelForCausalLM.from_pretrained(
-                config.name_or_path, dtype=dtype or "auto", **shared, **source
-            ),
+            lambda: AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto", **shared, **source),
         )
     if config.gguf_file:
         # The weights are plain tensors now; the mark of where they came from would forbid saving them.
@@ -112,7 +112,7 @@ def load_model(config: ModelConfig, *, seed: int) -> PreTrainedModel:
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, largest_id: int) -> None:
     """Token ids must have embedding rows; without this check a GPU fails far from the cause."""
-    rows = model.get_input_embeddings().weight.shape[0]
+    rows = int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
     if largest_id >= rows:
         token = tokenizer.convert_ids_to_tokens(largest_id)
         raise UserError(

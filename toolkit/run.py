@@ -58,9 +58,10 @@ def fine_tune(
     check_before_training(config, layout, model, tokenizer, data)
     for warning in layout.warnings():
         say(warning)
-    new_ends = set_turn_end(model, data.turn_end)
+    stop_ids = list(dict.fromkeys([*data.turn_end, tokenizer.eos_token_id]))
+    new_ends = set_turn_end(model, stop_ids)
     if new_ends:
-        say(f"generation config: eos_token_id now includes {new_ends}, which ends a turn in the chat template")
+        say(f"generation config: eos_token_id now includes {new_ends}, which end a turn or the text")
 
     plan = BatchPlan(len(data.train), config.train.global_batch_size, config.seed, config.data.shuffle)
     total_steps = plan.total_steps(config.train.epochs, config.train.max_steps)
@@ -107,7 +108,7 @@ def fine_tune(
             record=log.step,
             after_step=after_step,
         )
-    export_model(layout, module, tokenizer, folder.model, data.turn_end)
+    export_model(layout, module, tokenizer, folder.model)
     if layout.is_main:
         folder.record_files()
     return evaluations

@@ -35,7 +35,15 @@ class Finished:
 def launch(script: Path, arguments: list[str], *, layout: str, flags: tuple[str, ...] = (), timeout: int = 240):
     """Start `script` under a layout of accelerate_configs/; returns (exit code, output)."""
     file = ROOT / "accelerate_configs" / f"{layout}.yaml"
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file), "--main_process_port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        str(file),
+        "--main_process_port",
+        "0",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "random", "HF_HUB_OFFLINE": "1"}
     process = subprocess.run(
         [*command, *flags, str(script), *arguments],

@@ -73,7 +73,11 @@ def assert_same_curve(run: Path, reference: Path, relative: float = RELATIVE) ->
 
 
 LAYOUTS = {
-    "single, accumulation 8": ("single", ("--train.max_tokens_per_micro_batch", "150", "--train.micro_batch_size", "2"), ()),
+    "single, accumulation 8": (
+        "single",
+        ("--train.max_tokens_per_micro_batch", "150", "--train.micro_batch_size", "2"),
+        (),
+    ),
     "padded": ("single", ("--train.padding_free", "false", "--train.micro_batch_size", "3"), ()),
     "DDP x 2": ("ddp", (), ()),
     "DDP x 3": ("ddp", (), ("--num_processes", "3")),

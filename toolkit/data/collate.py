@@ -44,7 +44,9 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same on `device`."""
-        moved = {f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), torch.Tensor)}
+        moved: dict[str, Any] = {
+            f.name: value.to(device) for f in fields(self) if isinstance(value := getattr(self, f.name), torch.Tensor)
+        }
         return replace(self, **moved)
 
     def model_inputs(self) -> dict[str, Any]:
@@ -78,11 +80,11 @@ def collate(rows: TokenRows, row_ids: np.ndarray, *, padding_free: bool, pad_tok
     lengths = [len(row) for row in ids]
     if padding_free:
         borders = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
-        joined = (torch.from_numpy(np.concatenate(part))[None] for part in (ids, targets, positions))
-        return MicroBatch(*joined, None, lengths, borders, tokens, label_tokens)
-    padded = (_pad(part, fill) for part, fill in ((ids, pad_token_id), (targets, IGNORE), (positions, 0)))
+        layout = [torch.from_numpy(np.concatenate(part))[None] for part in (ids, targets, positions)]
+        return MicroBatch(layout[0], layout[1], layout[2], None, lengths, borders, tokens, label_tokens)
+    padded = [_pad(part, fill) for part, fill in ((ids, pad_token_id), (targets, IGNORE), (positions, 0))]
     mask = _pad([np.ones(n, dtype=np.int64) for n in lengths], 0)
-    return MicroBatch(*padded, mask, None, None, tokens, label_tokens)
+    return MicroBatch(padded[0], padded[1], padded[2], mask, None, None, tokens, label_tokens)
 
 
 def _targets(labels: np.ndarray) -> np.ndarray:

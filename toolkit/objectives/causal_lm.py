@@ -104,14 +104,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     logits *= scale
                 if softcap is not None:
                     logits = logits.div_(softcap).tanh_().mul_(softcap)
-                log_sum = torch.logsumexp(logits, dim=-1, keepdim=True)
-                loss_sum += (log_sum - logits.gather(1, target)).sum()
-                if not training:
-                    correct += (logits.argmax(-1, keepdim=True) == target).sum()
-                    continue
-                # From here the buffer of the logits becomes their gradient, in place.
                 slope = None if softcap is None else 1.0 - (logits / softcap) ** 2
-                gradient = logits.sub_(log_sum).exp_()
+                log_probs = functional.log_softmax(logits, dim=-1)
+                del logits
+                loss_sum -= log_probs.gather(1, target).sum()
+                if not training:
+                    correct += (log_probs.argmax(-1, keepdim=True) == target).sum()
+                    continue
+                # From here the buffer of the log-probabilities becomes the gradient of the logits, in place.
+                gradient = log_probs.exp_()
                 gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=gradient.dtype))
                 if slope is not None:
                     gradient *= slope

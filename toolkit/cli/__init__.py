@@ -1,0 +1,22 @@
+"""The `toolkit` command: one file a verb, one line here for each."""
+
+from __future__ import annotations
+
+import argparse
+
+from toolkit import __version__
+from toolkit.cli import layouts
+from toolkit.errors import exit_with_message
+
+VERBS = {"layouts": layouts}
+
+
+def main() -> None:
+    """Parse the verb and run it."""
+    parser = argparse.ArgumentParser(prog="toolkit", description="Fine-tuning on Hugging Face Accelerate.")
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for name, module in VERBS.items():
+        module.add_arguments(verbs.add_parser(name, help=module.HELP, description=module.__doc__))
+    arguments = parser.parse_args()
+    exit_with_message(lambda: VERBS[arguments.verb].run(arguments))
