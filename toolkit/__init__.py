@@ -4,6 +4,7 @@ import os
 
 __version__ = "0.1.0"
 
-# CPU threads that wait for each other sleep instead of spinning. Spinning gains little on an idle machine and makes a
-# step many times slower when anything else runs on it. Read when torch loads its thread pool, so it is set before.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# CPU threads that wait for each other spin for some microseconds and then sleep. Without a limit they spin for
+# milliseconds, which makes a step many times slower as soon as anything else runs on the machine; without any spinning it
+# is slower on an idle one. Read by the OpenMP runtime when torch loads it, so it is set before.
+os.environ.setdefault("GOMP_SPINCOUNT", "100000")
