@@ -1,4 +1,4 @@
-"""Print docs/config.md: every key of recipes/sft.py, from the dataclasses that define it. `--check` compares, `--write` writes."""
+"""Print docs/config.md, every key of recipes/sft.py from its dataclass. `--check` compares, `--write` writes."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ no mask of size seq x seq is built, no work is spent on pairs of tokens from dif
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -40,14 +41,16 @@ def isolated_attention(
             "padding-free attention needs the row lengths of a micro-batch and a model without attention sinks; "
             "set model.attn_implementation, or train.padding_free: false"
         )
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    outputs = [
-        _one_row(*parts, dropout=dropout, scaling=scaling, window=sliding_window, softcap=softcap)
-        for parts in zip(*(tensor.split(sequence_lengths, dim=2) for tensor in (query, key, value)), strict=True)
-    ]
-    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous(), None
+    dtype, on_cpu = value.dtype, value.device.type == "cpu"
+    if on_cpu:
+        # The backward pass of the CPU kernel takes twice as long in bf16 as in fp32.
+        query, key, value = query.float(), key.float(), value.float()
+    with torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext():
+        outputs = [
+            _one_row(*parts, dropout=dropout, scaling=scaling, window=sliding_window, softcap=softcap)
+            for parts in zip(*(tensor.split(sequence_lengths, dim=2) for tensor in (query, key, value)), strict=True)
+        ]
+    return torch.cat(outputs, dim=2).transpose(1, 2).contiguous().to(dtype), None
 
 
 def _one_row(
@@ -60,12 +63,14 @@ def _one_row(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    length = query.shape[2]
+    length, groups = query.shape[2], query.shape[1] // key.shape[1]
     windowed = window is not None and length > window
     if not windowed and softcap is None:
         return functional.scaled_dot_product_attention(
-            query, key, value, dropout_p=dropout, scale=scaling, is_causal=True
+            query, key, value, dropout_p=dropout, scale=scaling, is_causal=True, enable_gqa=groups > 1
         )
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     position = torch.arange(length, device=query.device)
     distance = position[:, None] - position[None, :]
     visible = (distance >= 0) & (distance < (window if window is not None else length))

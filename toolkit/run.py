@@ -67,12 +67,13 @@ def fine_tune(
     total_steps = plan.total_steps(config.train.epochs, config.train.max_steps)
     schedule = build_schedule(config.train, total_steps, say)
     hidden_size = model.config.get_text_config().hidden_size
-    capacity, capacity_said = device_capacity(config.train, data.train, hidden_size)
+    capacity, capacity_said = device_capacity(config.train, data.train, hidden_size, layout.device.type)
     place = (layout.dp_rank, layout.dp_size, config.train.padding_free, tokenizer.pad_token_id)
     feed = Feed(data.train, capacity, *place)
     eval_feed = None
     if data.eval is not None:
-        eval_feed = Feed(data.eval, device_capacity(config.train, data.eval, hidden_size)[0], *place)
+        eval_capacity, _ = device_capacity(config.train, data.eval, hidden_size, layout.device.type)
+        eval_feed = Feed(data.eval, eval_capacity, *place)
 
     module = ObjectiveModule(model, objective)
     optimizer = build_optimizer(module, config.train)

@@ -66,7 +66,8 @@ def plain_loss(model: PreTrainedModel, data: TokenRows) -> torch.Tensor:
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_loss_and_gradients_equal_the_plain_ones(name, chunk, padding_free, monkeypatch) -> None:
-    monkeypatch.setattr(causal_lm, "_MAX_LOGITS", chunk * 97)
+    monkeypatch.setattr(causal_lm, "_CHUNK_BYTES", chunk * 97 * 4)
+    monkeypatch.setattr(causal_lm, "_BLOCK_BYTES", 2 * 97 * 4)
     data = rows([9, 17, 3, 12])
     model = build(name)
     expected = plain_loss(model, data)
