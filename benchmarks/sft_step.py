@@ -193,6 +193,8 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, help="resize the vocabulary to this many tokens")
     parser.add_argument("--only", choices=sorted(CONTESTANTS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.steps < 3:
+        parser.error("--steps: at least 3, since the first two are not timed")
     if arguments.only:
         contestant(arguments.only, arguments.steps, arguments.precision, arguments.vocabulary)
         return

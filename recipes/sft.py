@@ -1,7 +1,7 @@
 """Supervised fine-tuning: a chat or text model learns to give the answers in your data.
 
-    accelerate launch recipes/sft.py                                       # embedded demo: small model, small data
-    accelerate launch recipes/sft.py --config recipes/configs/sft/faq.yaml  # a real model
+    accelerate launch recipes/sft.py                                               # embedded demo: small model, small data
+    accelerate launch recipes/sft.py --config recipes/configs/sft/smollm2_faq.yaml  # a real model
     accelerate launch --config_file accelerate_configs/fsdp2.yaml recipes/sft.py --config my.yaml
 
 Rows are `messages`, `prompt` + `completion`, or `text`. The loss is on assistant turns (the completion, the whole text),
@@ -28,6 +28,7 @@ class SFTConfig(RunConfig):
 
 
 def main() -> None:
+    """Configuration, data, model, training, answers; each step fails before the costly one after it."""
     config = parse(SFTConfig, demo=DEMO)
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.

@@ -43,8 +43,9 @@ def isolated_attention(
         )
     dtype, on_cpu = value.dtype, value.device.type == "cpu"
     if on_cpu:
-        # The backward pass of the CPU kernel takes twice as long in bf16 as in fp32.
-        query, key, value = query.float(), key.float(), value.float()
+        # The backward pass of the CPU kernel takes twice as long in bf16 as in fp32, and autocast would go back to bf16.
+        wide = torch.promote_types(dtype, torch.float32)
+        query, key, value = query.to(wide), key.to(wide), value.to(wide)
     with torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext():
         outputs = [
             _one_row(*parts, dropout=dropout, scaling=scaling, window=sliding_window, softcap=softcap)

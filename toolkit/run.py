@@ -58,22 +58,15 @@ def fine_tune(
     check_before_training(config, layout, model, tokenizer, data)
     for warning in layout.warnings():
         say(warning)
-    stop_ids = list(dict.fromkeys([*data.turn_end, tokenizer.eos_token_id]))
-    new_ends = set_turn_end(model, stop_ids)
+    new_ends = set_turn_end(model, list(dict.fromkeys([*data.turn_end, tokenizer.eos_token_id])))
     if new_ends:
         say(f"generation config: eos_token_id now includes {new_ends}, which end a turn or the text")
 
     plan = BatchPlan(len(data.train), config.train.global_batch_size, config.seed, config.data.shuffle)
     total_steps = plan.total_steps(config.train.epochs, config.train.max_steps)
     schedule = build_schedule(config.train, total_steps, say)
-    hidden_size = model.config.get_text_config().hidden_size
-    capacity, capacity_said = device_capacity(config.train, data.train, hidden_size, layout.device.type)
-    place = (layout.dp_rank, layout.dp_size, config.train.padding_free, tokenizer.pad_token_id)
-    feed = Feed(data.train, capacity, *place)
-    eval_feed = None
-    if data.eval is not None:
-        eval_capacity, _ = device_capacity(config.train, data.eval, hidden_size, layout.device.type)
-        eval_feed = Feed(data.eval, eval_capacity, *place)
+    feed, capacity_said = _feed(config, layout, model, tokenizer, data.train)
+    eval_feed = None if data.eval is None else _feed(config, layout, model, tokenizer, data.eval)[0]
 
     module = ObjectiveModule(model, objective)
     optimizer = build_optimizer(module, config.train)
@@ -113,6 +106,16 @@ def fine_tune(
     if layout.is_main:
         folder.record_files()
     return evaluations
+
+
+def _feed(
+    config: RunConfig, layout: Layout, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: TokenRows
+) -> tuple[Feed, str]:
+    """This rank's feed of `rows`, and what one device holds at once in words."""
+    hidden_size = model.config.get_text_config().hidden_size
+    capacity, said = device_capacity(config.train, rows, hidden_size, layout.device.type)
+    padding_free, pad = config.train.padding_free, tokenizer.pad_token_id
+    return Feed(rows, capacity, layout.dp_rank, layout.dp_size, padding_free, pad), said
 
 
 def check_before_training(

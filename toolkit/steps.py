@@ -15,8 +15,8 @@ from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
 
 # What one device is given at once when the recipe does not say: enough tokens to keep it busy, few enough for a laptop.
-_DEFAULT_TOKENS = {"cpu": 1024}
-_DEFAULT_TOKENS_OF_ACCELERATORS = 4096
+_ACCELERATOR_TOKENS = 4096
+_CPU_TOKENS = 1024
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Feed:
 
 
 def device_capacity(config: TrainConfig, rows: TokenRows, hidden_size: int, device_type: str) -> tuple[Capacity, str]:
-    """What one device holds at once, and a sentence that says where the number comes from.
+    """What one device (`torch.device.type`) holds at once, and a sentence that says where the number comes from.
 
     Raises UserError when the longest row does not fit into train.max_tokens_per_micro_batch.
     """
@@ -69,7 +69,7 @@ def device_capacity(config: TrainConfig, rows: TokenRows, hidden_size: int, devi
             "raise it, or lower data.max_length"
         )
     if tokens is None and limit is None:
-        tokens = max(_DEFAULT_TOKENS.get(device_type, _DEFAULT_TOKENS_OF_ACCELERATORS), longest)
+        tokens = max(_CPU_TOKENS if device_type == "cpu" else _ACCELERATOR_TOKENS, longest)
         said = f"at most {tokens} tokens (default; train.max_tokens_per_micro_batch or train.micro_batch_size sets it)"
     else:
         parts = [f"{tokens} tokens" if tokens else "", f"{limit} rows" if limit else ""]

@@ -303,6 +303,7 @@ def same(path: Path, data: bytes) -> bool:
 
 
 def main() -> int:
+    """Write the demo, or with --check say what differs; returns the exit code."""
     parser = argparse.ArgumentParser(description="Write the demo's data, tokenizer and model config.")
     parser.add_argument("--output", type=Path, default=HERE, help="folder to write to (default: this script's)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")

@@ -112,8 +112,10 @@ def test_rows_of_a_micro_batch_have_the_logits_they_have_alone(name) -> None:
     assert (batch.targets[0, first] == -100).all(), "the last token of a row must not predict the next row"
 
 
-def test_a_filler_reaches_every_parameter_and_weighs_nothing() -> None:
-    model = build("llama tied")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_filler_reaches_every_parameter_and_weighs_nothing(name) -> None:
+    """Law 2: a parameter without a gradient on one rank only would break the collectives of sharded layouts."""
+    model = build(name)
     model.set_attn_implementation(toolkit.attention.ISOLATED)
     filler = collate(rows([5]), np.arange(0), padding_free=True, pad_token_id=0)
     output = CausalLanguageModeling()(model, filler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +67,7 @@ def hidden_states(model: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:
 
 def logits_of(hidden: torch.Tensor, head: OutputHead) -> torch.Tensor:
     """Logits `[positions, vocabulary]` in fp32 of a few hidden states `[positions, hidden]`."""
-    logits = functional.linear(hidden, head.weight.to(hidden.dtype), head.bias).float() * head.scale
-    return logits if head.softcap is None else torch.tanh(logits / head.softcap) * head.softcap
+    return _finish(functional.linear(hidden, head.weight.to(hidden.dtype), head.bias), head.scale, head.softcap)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -87,6 +87,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         softcap: float | None,
         training: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Loss sum and number of exact predictions (0 when training) of `hidden` `[positions, hidden]`, both `[]`."""
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device)
         compute = torch.get_autocast_dtype(device) if autocast else weight.dtype
@@ -95,7 +96,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         loss_sum = torch.zeros((), dtype=torch.float32, device=hidden.device)
         correct = torch.zeros_like(loss_sum)
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        grad_weight: torch.Tensor | None = None
+        # Zeros, not None, where a micro-batch has no labelled position: sharded layouts reduce the same gradients on all ranks.
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias and bias is not None else None
         with torch.autocast(device, enabled=False):
             matrix = weight.to(compute)
@@ -104,16 +106,20 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             for start in range(0, hidden.shape[0], chunk):
                 rows, target = hidden[start : start + chunk].to(compute), targets[start : start + chunk]
                 logits = functional.linear(rows, matrix, offset)
-                loss, right = _softmax_in_place(logits, target, scale, softcap, training)
-                loss_sum += loss
-                correct += right
+                if not training:
+                    loss, right = _score(logits, target, scale, softcap)
+                    loss_sum, correct = loss_sum + loss, correct + right
+                    continue
+                loss_sum += _turn_into_gradient(logits, target, scale, softcap)
                 gradient = logits
                 if grad_hidden is not None:
                     grad_hidden[start : start + chunk] = gradient @ matrix
                 if grad_bias is not None:
                     grad_bias += gradient.sum(0, dtype=torch.float32)
-                if needs_weight:
-                    grad_weight = _add(grad_weight, gradient, rows)
+                if grad_weight is not None and compute == torch.float32:
+                    grad_weight.addmm_(gradient.T, rows)
+                elif grad_weight is not None:
+                    grad_weight += gradient.T @ rows
         ctx.grads = grad_hidden, grad_weight, grad_bias
         ctx.mark_non_differentiable(correct)
         return loss_sum, correct
@@ -126,39 +132,43 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return *grads, None, None, None, None
 
 
-def _softmax_in_place(
-    logits: torch.Tensor, targets: torch.Tensor, scale: float, softcap: float | None, training: bool
+def _score(
+    logits: torch.Tensor, targets: torch.Tensor, scale: float, softcap: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss sum and number of exact predictions of raw logits `[positions, vocabulary]`, in fp32.
-
-    When training, `logits` leaves as the gradient of the loss with respect to itself.
-    """
+    """Loss sum and number of exactly predicted targets `[positions]` of raw logits `[positions, vocabulary]`."""
     loss_sum = torch.zeros((), dtype=torch.float32, device=logits.device)
     correct = torch.zeros_like(loss_sum)
-    block = max(1, _BLOCK_BYTES // (4 * logits.shape[1])) if logits.device.type == "cpu" else len(logits)
-    for start in range(0, len(logits), block):
-        part, target = logits[start : start + block], targets[start : start + block, None]
-        values = part.float() * scale if scale != 1.0 else part.float()
-        if softcap is not None:
-            values = torch.tanh(values / softcap) * softcap
+    for part, target in _blocks(logits, targets):
+        log_probs = functional.log_softmax(_finish(part, scale, softcap), dim=-1)
+        loss_sum -= log_probs.gather(1, target).sum()
+        correct += (log_probs.argmax(-1, keepdim=True) == target).sum()
+    return loss_sum, correct
+
+
+def _turn_into_gradient(
+    logits: torch.Tensor, targets: torch.Tensor, scale: float, softcap: float | None
+) -> torch.Tensor:
+    """Loss sum of raw logits `[positions, vocabulary]`, which become its gradient with respect to themselves."""
+    loss_sum = torch.zeros((), dtype=torch.float32, device=logits.device)
+    for part, target in _blocks(logits, targets):
+        values = _finish(part, scale, softcap)
         log_probs = functional.log_softmax(values, dim=-1)
         loss_sum -= log_probs.gather(1, target).sum()
-        if not training:
-            correct += (log_probs.argmax(-1, keepdim=True) == target).sum()
-            continue
-        # The buffer of the log-probabilities becomes the gradient.
         gradient = log_probs.exp_()
         gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=gradient.dtype))
         if softcap is not None:
             gradient *= 1.0 - (values / softcap) ** 2
-        if scale != 1.0:
-            gradient *= scale
-        part.copy_(gradient)
-    return loss_sum, correct
+        part.copy_(gradient if scale == 1.0 else gradient * scale)
+    return loss_sum
 
 
-def _add(total: torch.Tensor | None, gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """total + gradient^T @ rows, in fp32."""
-    if total is None:
-        return (gradient.T @ rows).float()
-    return total.addmm_(gradient.T, rows) if rows.dtype == torch.float32 else total.add_(gradient.T @ rows)
+def _finish(logits: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
+    """Raw logits in fp32 with the scale and the cap of `OutputHead`."""
+    logits = logits.float() if scale == 1.0 else logits.float() * scale
+    return logits if softcap is None else torch.tanh(logits / softcap) * softcap
+
+
+def _blocks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Views of a few positions, with their targets as `[positions, 1]`: small on CPUs, everything elsewhere."""
+    size = max(1, _BLOCK_BYTES // (4 * logits.shape[1])) if logits.device.type == "cpu" else len(logits)
+    return zip(logits.split(size), targets[:, None].split(size), strict=True)
