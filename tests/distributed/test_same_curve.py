@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,29 @@ def test_same_curve_on_every_layout(name: str, recipe: list[str], reference: Pat
     wanted = AutoModelForCausalLM.from_pretrained(reference / "model").state_dict()
     for key, value in wanted.items():
         assert (saved[key] - value).abs().max() < 1e-4, key
+
+
+def test_ranks_without_a_row_take_part_in_everything(recipe: list[str], tmp_path: Path, sft) -> None:
+    """Law 2: three rows on four ranks, and an output matrix of its own that only labelled rows reach."""
+    shutil.copytree(DEMO / "model", tmp_path / "untied")
+    config = json.loads((tmp_path / "untied" / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "untied" / "config.json").write_text(
+        json.dumps({**config, "tie_word_embeddings": False}), encoding="utf-8"
+    )
+    changed = [
+        "--model.name_or_path",
+        str(tmp_path / "untied"),
+        "--train.global_batch_size",
+        "3",
+        "--train.max_steps",
+        "3",
+    ]
+    one = sft("one", "single", *recipe, *changed)
+    four = sft("four", "fsdp2", *recipe, *changed, flags=("--num_processes", "4"))
+    assert len(one.steps()) == len(four.steps()) == 3
+    for mine, wanted in zip(four.steps(), one.steps(), strict=True):
+        for key in ("loss", "grad_norm", "label_tokens"):
+            assert mine[key] == pytest.approx(wanted[key], rel=RELATIVE), key
 
 
 @pytest.mark.parametrize("layout", ["ddp_bf16", "fsdp2_bf16"])

@@ -125,9 +125,18 @@ def test_a_filler_reaches_every_parameter_and_weighs_nothing(name) -> None:
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
-def test_token_accuracy_counts_exact_predictions_when_evaluating() -> None:
-    model, data = build("llama untied").eval(), rows([9, 17])
-    right = 0
+def test_token_accuracy_counts_exact_predictions_when_evaluating(monkeypatch) -> None:
+    monkeypatch.setattr(causal_lm, "_CHUNK_BYTES", 5 * 97 * 4)
+    monkeypatch.setattr(causal_lm, "_BLOCK_BYTES", 2 * 97 * 4)
+    model, parts, right = build("llama untied").eval(), [], 0
+    for start, length in ((5, 9), (6, 17)):
+        # What the model itself says, but for one token: predictions that are right lie in every chunk.
+        ids = [start]
+        while len(ids) < length:
+            ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+        ids[4] = (ids[4] + 1) % 97
+        parts.append((ids, ids))
+    data = TokenRows.build(parts)
     for i in range(2):
         predicted = model(input_ids=torch.tensor(data.ids(i)[None].astype(np.int64))).logits[0, :-1].argmax(-1).numpy()
         right += int((predicted == data.labels(i)[1:]).sum())
@@ -136,6 +145,7 @@ def test_token_accuracy_counts_exact_predictions_when_evaluating() -> None:
         batch = collate(data, np.arange(2), padding_free=True, pad_token_id=0)
         output = CausalLanguageModeling()(model, batch)
     assert output.metrics["token_accuracy"].item() == right
+    assert 5 < right < 24
 
 
 @pytest.mark.parametrize("name", FAMILIES)
