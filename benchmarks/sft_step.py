@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -182,13 +183,14 @@ def contestant(name: str, steps: int, precision: str, vocabulary: int | None) ->
     seconds = CONTESTANTS[name](steps, precision, vocabulary)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     # The first two steps pay for allocation (the optimizer's state comes at the end of the first) and kernel selection.
-    print(json.dumps({"seconds": statistics.median(seconds[2:]), "peak_gib": peak}))
+    print(json.dumps({"seconds": seconds[2:], "peak_gib": peak}))
 
 
 def main() -> None:
     """Run all contestants, print a table and the ratios to each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=6, help="steps each; the median of all but the first two")
+    parser.add_argument("--rounds", type=int, default=2, help="times that all contestants run, in turns")
     parser.add_argument("--precision", choices=["auto", "bf16", "fp32"], default="auto")
     parser.add_argument("--vocabulary", type=int, help="resize the vocabulary to this many tokens")
     parser.add_argument("--only", choices=sorted(CONTESTANTS), help=argparse.SUPPRESS)
@@ -212,37 +214,33 @@ def main() -> None:
     print(
         f"{precision}, {threads} threads, {ROWS} rows and {per_step:.0f} real tokens a step, torch {torch.__version__}"
     )
-    results: dict[str, dict[str, float]] = {}
-    for name in CONTESTANTS:
-        if name == "trl" and importlib.util.find_spec("trl") is None:
-            print("trl: not installed")
-            continue
-        command = [sys.executable, __file__, "--only", name, "--steps", str(arguments.steps), "--precision", precision]
-        command += ["--vocabulary", str(arguments.vocabulary)] if arguments.vocabulary else []
-        environment = {"ACCELERATE_MIXED_PRECISION": "bf16" if precision == "bf16" else "no"}
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**_environment(), **environment}, check=False
-        )
-        if done.returncode != 0:
-            raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
-        results[name] = json.loads(done.stdout.strip().splitlines()[-1])
-        r = results[name]
+    names = [name for name in CONTESTANTS if name != "trl" or importlib.util.find_spec("trl") is not None]
+    if "trl" not in names:
+        print("trl: not installed")
+    # Rounds, so that a machine that slows down for a while slows down all contestants.
+    rounds = [{name: measure(name, arguments, precision) for name in names} for _ in range(arguments.rounds)]
+    seconds = {name: statistics.median(t for results in rounds for t in results[name]["seconds"]) for name in names}
+    peaks = {name: max(results[name]["peak_gib"] for results in rounds) for name in names}
+    for name in names:
+        speed = per_step / seconds[name]
+        print(f"{name:8} {seconds[name]:7.2f} s/step  {speed:7.0f} real tokens/s  {peaks[name]:6.2f} GiB peak")
+    for name in names[1:]:
+        each = [statistics.median(r["toolkit"]["seconds"]) / statistics.median(r[name]["seconds"]) for r in rounds]
         print(
-            f"{name:8} {r['seconds']:7.2f} s/step  {per_step / r['seconds']:7.0f} real tokens/s  {r['peak_gib']:6.2f} GiB peak",
-            flush=True,
-        )
-    for name in set(results) - {"toolkit"}:
-        ours, other = results["toolkit"], results[name]
-        print(
-            f"toolkit / {name}: time {ours['seconds'] / other['seconds']:.2f}, "
-            f"peak memory {ours['peak_gib'] / other['peak_gib']:.2f}"
+            f"toolkit / {name}: time {seconds['toolkit'] / seconds[name]:.2f} "
+            f"(rounds {', '.join(f'{ratio:.2f}' for ratio in each)}), peak memory {peaks['toolkit'] / peaks[name]:.2f}"
         )
 
 
-def _environment() -> dict[str, str]:
-    import os
-
-    return dict(os.environ)
+def measure(name: str, arguments: argparse.Namespace, precision: str) -> dict[str, Any]:
+    """Run one contestant in a process of its own: {"seconds": of each timed step, "peak_gib": ...}."""
+    command = [sys.executable, __file__, "--only", name, "--steps", str(arguments.steps), "--precision", precision]
+    command += ["--vocabulary", str(arguments.vocabulary)] if arguments.vocabulary else []
+    environment = {**os.environ, "ACCELERATE_MIXED_PRECISION": "bf16" if precision == "bf16" else "no"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 if __name__ == "__main__":
