@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 
 from toolkit import __version__
 from toolkit.cli import layouts
@@ -19,4 +21,9 @@ def main() -> None:
     for name, module in VERBS.items():
         module.add_arguments(verbs.add_parser(name, help=module.HELP, description=module.__doc__))
     arguments = parser.parse_args()
-    exit_with_message(lambda: VERBS[arguments.verb].run(arguments))
+    try:
+        exit_with_message(lambda: VERBS[arguments.verb].run(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; nothing is left to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
