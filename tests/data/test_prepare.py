@@ -75,7 +75,7 @@ def test_strings_of_a_csv_stay_strings(tokenizer, tmp_path) -> None:
     data, notes = run(tokenizer, train=str(file), columns={"user": "q", "assistant": "a"})
     texts = [supervised(data, tokenizer, i) for i in range(4)]
     assert texts == ["NA<|im_end|>", "00123<|im_end|>", "2024-05-01<|im_end|>", "None<|im_end|>"]
-    assert any("shape roles" in n for n in notes)
+    assert any("shape user+assistant" in n for n in notes)
 
 
 def test_held_out_rows_are_apart_and_the_same_for_the_same_seed(tokenizer, tmp_path) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from toolkit.data.formats import Chat, Completion, Example, Text
-from toolkit.data.sources import RowError
+from toolkit.data.examples import Chat, Completion, Example, Preference, Text
+from toolkit.data.rows import RowError
 from toolkit.data.spans import assistant_spans
 from toolkit.data.template import Span, control_tokens, render_or_explain, require_chat_template, template_profile
 from toolkit.errors import UserError
@@ -47,8 +47,10 @@ def encode(example: Example, tokenizer: PreTrainedTokenizerBase, *, where: str =
         encoded = Encoded(ids, labels, turns.turn_end_missing)
     elif isinstance(example, Completion):
         text = example.prompt + example.completion
-        encoded = _close(*_tokenize(text, [(len(example.prompt), len(text))], tokenizer), tokenizer)
+        start = 0 if example.learn_prompt else len(example.prompt)
+        encoded = _close(*_tokenize(text, [(start, len(text))], tokenizer), tokenizer)
     else:
+        assert isinstance(example, Text), "a preference pair is encoded answer by answer"
         encoded = _close(*_tokenize(example.text, [(0, len(example.text))], tokenizer), tokenizer)
     if all(label == IGNORED for label in encoded.labels):
         raise RowError(where, "no token to learn", "every label is masked", "remove the row")
@@ -75,6 +77,7 @@ def prompt_ids(
     """
     if isinstance(example, Text):
         return None
+    assert not isinstance(example, Preference)
     if isinstance(example, Completion):
         ids = list(tokenizer(example.prompt)["input_ids"])
         if ids and ids[-1] == tokenizer.eos_token_id:  # some tokenizers close every text
@@ -96,6 +99,7 @@ def special_tokens_in_content(example: Example, tokenizer: PreTrainedTokenizerBa
     if isinstance(example, Chat):
         texts = [message["content"] for message in example.messages]
     else:
+        assert not isinstance(example, Preference)
         texts = [example.text] if isinstance(example, Text) else [example.prompt, example.completion]
     special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
     special |= set(tokenizer.all_special_tokens)

@@ -13,9 +13,10 @@ from transformers import PreTrainedTokenizerBase
 
 from toolkit.config import DataConfig
 from toolkit.data.chat import encode, prompt_ids, special_tokens_in_content, turn_end_ids
-from toolkit.data.formats import detect_shape, to_example, used_columns
 from toolkit.data.plan import permute
-from toolkit.data.sources import Row, RowError, read_rows
+from toolkit.data.rows import Row, RowError
+from toolkit.data.shapes import SHAPES, detect_shape, to_example, used_columns
+from toolkit.data.sources import read_rows
 from toolkit.data.template import load_chat_template, require_chat_template
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
@@ -132,16 +133,16 @@ def _tokenize(
     if first is None:
         raise UserError(f"data.{name}: 0 usable rows in {source}: there is no row in it")
     shape = detect_shape(first.values.keys(), config.columns)
-    if shape in ("messages", "roles") or isinstance(first.values.get("prompt"), list):
+    if shape.name not in ("text", "prompt+completion") or isinstance(first.values.get("prompt"), list):
         require_chat_template(tokenizer)
     ignored = sorted(set(first.values) - used_columns(shape, config.columns))
-    note(f"{name}: {source}: shape {shape}" + (f"; columns not used: {', '.join(ignored)}" if ignored else ""))
+    note(f"{name}: {source}: shape {shape.name}" + (f"; columns not used: {', '.join(ignored)}" if ignored else ""))
 
     account, prompts = Account(), []
 
     def kept() -> Iterator[tuple[list[int], list[int]]]:
         row = 0
-        encoder = _Encoder(tokenizer, shape, config.columns, keep_prompts)
+        encoder = _Encoder(tokenizer, shape.name, config.columns, keep_prompts)
         for where, encoded in _encode_all(chain([first], stream), encoder, config.num_proc):
             fitted = _fit(encoded, where, config, account)
             if fitted is None:
@@ -215,7 +216,7 @@ class _Encoder:
     def __call__(self, row: Row) -> tuple[str, _Encoded] | str:
         """(where, tokens) or the message of a row error: exceptions with fields do not survive a process border."""
         try:
-            example = to_example(row, self.shape, self.columns)
+            example = to_example(row, SHAPES[self.shape], self.columns)
             encoded = encode(example, self.tokenizer, where=row.where)
             prompt = prompt_ids(example, self.tokenizer, where=row.where) if self.keep_prompt else None
         except RowError as error:

@@ -10,48 +10,17 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 from typing import Any
 
+from toolkit.data.rows import Row, RowError
 from toolkit.errors import UserError
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
-_QUOTE_LIMIT = 200
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _OTHER_DELIMITERS = (",", ";", "\t", "|")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row as the file holds it.
-
-    `line` is 1-based: the physical line where the row starts (csv, jsonl), else the element or row number.
-    """
-
-    values: dict[str, Any]
-    path: str
-    line: int
-
-    @property
-    def where(self) -> str:
-        """`FILE:LINE`, the head of every message about this row."""
-        return f"{self.path}:{self.line}"
-
-
-class RowError(UserError):
-    """One row that cannot be used. `reason` has no values in it, so that dropped rows can be counted by reason."""
-
-    def __init__(self, where: str, reason: str, detail: str = "", advice: str = "", quoted: str = "") -> None:
-        self.where, self.reason = where, reason
-        message = f"{where}: {reason}" if where else reason
-        message += f" ({detail})" if detail else ""
-        message += f"; {advice}" if advice else ""
-        if quoted:
-            message += f": {quoted[:_QUOTE_LIMIT]!r}"
-        super().__init__(message)
 
 
 OnError = Callable[[RowError], None]

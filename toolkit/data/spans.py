@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from toolkit.data.formats import Chat
-from toolkit.data.sources import RowError
+from toolkit.data.examples import Chat
+from toolkit.data.rows import RowError
 from toolkit.data.template import (
     Message,
     Profile,
@@ -62,8 +62,10 @@ def assistant_spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, where: str =
     leaves out a turn or its tool calls.
     """
     text = render_or_explain(tokenizer, chat.messages, chat.tools, where)
+    if chat.learnt is None:
+        return Turns(text, [(0, len(text))], False)
     profile = template_profile(tokenizer, chat.tools)
-    learnt = [i for i, m in enumerate(chat.messages) if m["role"] == "assistant" and i >= chat.supervise_from]
+    learnt = [i for i, flag in enumerate(chat.learnt) if flag]
     _check_tool_calls(chat, learnt, text, tokenizer, where)
     marks = _marked_spans(chat, learnt, text, tokenizer, profile) if profile.marked else None
     if marks is not None:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from toolkit.data.sources import RowError
+from toolkit.data.rows import RowError
 from toolkit.errors import UserError
 
 Span = tuple[int, int]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolkit.data.formats import Chat, Completion, Text, detect_shape, to_example, used_columns
-from toolkit.data.sources import Row, RowError
+from toolkit.data.examples import Chat, Completion, Text
+from toolkit.data.rows import Row, RowError
+from toolkit.data.shapes import SHAPES, detect_shape, to_example, used_columns
 from toolkit.errors import UserError
 
 USER = {"role": "user", "content": "q"}
