@@ -31,24 +31,67 @@ class ModelConfig:
 
 
 @dataclass
+class SourceConfig:
+    """One source of a mixture. What is not set is as in the data section."""
+
+    path: str | None = option(None, "file, folder, glob or hub name", path=True)
+    name: str | None = option(None, "name in reports and in eval_loss/NAME; default: from the path")
+    config: str | None = option(None, "configuration (subset) of a hub data set")
+    split: str | None = option(None, "split of a hub data set")
+    revision: str | None = option(None, "branch, tag or commit of a hub data set")
+    field: str | None = option(None, "key of a JSON document under which the list of rows lies")
+    columns: dict[str, str] | None = option(None, "as data.columns, for this source")
+    delimiter: str | None = option(None, "as data.delimiter")
+    encoding: str | None = option(None, "as data.encoding")
+    sample_by: Literal["line", "paragraph", "document"] | None = option(None, "as data.sample_by")
+    max_rows: int | None = option(None, "read at most this many rows of it", minimum=1)
+    weight: float | None = option(None, "its share of an epoch's rows, relative to the other weights", above=0)
+    repeat: float | None = option(None, "passes over it in one epoch; 0.5 takes another half each time", above=0)
+
+
+@dataclass
 class DataConfig:
     """Which rows are learned from, and how they become tokens and labels."""
 
-    train: str | list[str] | None = option(None, "file, list of files, glob, folder or hub name", path=True)
-    eval: str | list[str] | None = option(None, "the same, for evaluation", path=True)
+    train: str | SourceConfig | list[str | SourceConfig] | None = option(
+        None, "file, folder, glob or hub name; or a list of them, each with its options: a mixture", path=True
+    )
+    eval: str | SourceConfig | list[str | SourceConfig] | None = option(None, "the same, for evaluation", path=True)
     train_split: str = option("train", "split of a hub data set to train on")
     eval_split: str = option("test", "split of a hub data set to evaluate on")
-    eval_fraction: float = option(0.0, "share of the training rows held out when data.eval is not set", minimum=0.0)
+    eval_fraction: float = option(0.0, "share of each source held out when data.eval is not set", minimum=0.0)
     columns: dict[str, str] | None = option(
         None, "our column or role name -> the file's, as {prompt: q, completion: a} or {user: q, assistant: a}"
     )
-    delimiter: str = option(",", "field delimiter of CSV files")
+    delimiter: str | None = option(None, "field delimiter of CSV files; default: a comma, a tab in .tsv")
+    encoding: str = option("utf-8", "encoding of text files")
+    sample_by: Literal["line", "paragraph", "document"] = option("line", "what a row of a .txt file is")
     max_rows: int | None = option(None, "read at most this many rows of each source", minimum=1)
+    on_bad_row: Literal["error", "skip"] = option("error", "what a row that cannot be used does; skipped ones are counted")
+    max_bad_fraction: float = option(
+        0.1, "stop when a larger share of a source's rows cannot be used or keeps no label", minimum=0.0
+    )
+    train_on: Literal["assistant", "last_assistant", "completion", "all"] = option(
+        "assistant", "which text is learned: all answers, the last one, the completion of a prompt, or everything"
+    )
     max_length: int = option(2048, "longest row in tokens", minimum=2)
-    overlength: Literal["error", "truncate", "drop"] = option("truncate", "what happens to longer rows; always counted")
+    overlength: Literal["error", "truncate", "drop", "split"] = option(
+        "truncate", "what happens to longer rows; always counted"
+    )
     chat_template: str | None = option(None, "file with a chat template, or 'chatml'; saved with the model", path=True)
-    num_proc: int = option(1, "processes that tokenize", minimum=1)
+    system_policy: Literal["keep", "fold"] = option(
+        "keep", "fold puts a system message into the first user turn, for templates that refuse it"
+    )
+    control_tokens: Literal["text", "token"] = option(
+        "text", "how control tokens inside the text of messages are encoded: as the text they are, or acting"
+    )
+    num_proc: int | None = option(None, "processes that tokenize; default: one for each core, where there is enough to do", minimum=1)
+    cache_dir: str | None = option(
+        None, "where tokenized data is kept; default: $TOOLKIT_CACHE, else ~/.cache/toolkit", path=True
+    )
+    streaming: bool = option(False, "tokenize while training, for data that does not fit the disk; needs train.max_steps")
     shuffle: bool = option(True, "a new order of the rows in every epoch")
+    shuffle_window: int = option(10_000, "with streaming: rows within which the order is shuffled", minimum=1)
 
 
 @dataclass

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from toolkit.data.prepare import Prompt
+from toolkit.data.prepared import Prompt
 from toolkit.layout import Layout
 from toolkit.steps import Feed
 

@@ -108,6 +108,13 @@ def _all_keys(config_class: type, prefix: str = "") -> list[str]:
     return keys
 
 
+def _dataclass_in(hint: Any) -> type | None:
+    """The dataclass that a hint such as `str | SourceConfig | list[str | SourceConfig]` allows, if any."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return hint
+    return next((found for found in map(_dataclass_in, typing.get_args(hint)) if found), None)
+
+
 def _unknown_key(key: str, where: str, known: list[str]) -> str:
     leaf = key.rsplit(".", 1)[-1]
     message = f"unknown key {key} ({where})"
@@ -147,13 +154,18 @@ def _check_yaml(config_class: type, file: str) -> tuple[dict[str, str], list[str
                 messages.append(f"duplicate key {key} ({lines[key]} and line {line})")
             lines[key] = where
             if kind and name not in hints:
-                messages.append(_unknown_key(key, where, known))
+                messages.append(_unknown_key(key, where, [*known, *(prefix + hint for hint in hints)]))
             elif dataclasses.is_dataclass(hints.get(name)):
                 if not isinstance(value, yaml.MappingNode):
                     raise UserError(f"{where}: {key} is a section; give its keys below it")
                 walk(value, typing.cast(type, hints[name]), f"{key}.")
             elif isinstance(value, yaml.MappingNode):
-                walk(value, None, f"{key}.")  # a free mapping, such as data.columns: only duplicates can be wrong
+                # A free mapping, such as data.columns: only duplicates can be wrong.
+                walk(value, _dataclass_in(hints.get(name)), f"{key}.")
+            elif isinstance(value, yaml.SequenceNode):
+                for index, item in enumerate(value.value):
+                    if isinstance(item, yaml.MappingNode):
+                        walk(item, _dataclass_in(hints.get(name)), f"{key}[{index}].")
             elif isinstance(value, yaml.ScalarNode) and value.style is None and _BASE_60.fullmatch(value.value):
                 messages.append(f"{key}: YAML reads {value.value} as a base-60 number; put it in quotes ({where})")
 
@@ -209,13 +221,16 @@ def _help_of(config_class: type, dotted: str) -> str | None:
 
 
 def _fields(config: Any, prefix: str = "") -> typing.Iterator[tuple[str, Any, dataclasses.Field]]:
-    """(dotted key, object that holds it, field) of every leaf."""
+    """(dotted key, object that holds it, field) of every leaf, in lists of sections too."""
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         if dataclasses.is_dataclass(value):
             yield from _fields(value, f"{prefix}{item.name}.")
-        else:
-            yield prefix + item.name, config, item
+            continue
+        yield prefix + item.name, config, item
+        for index, element in enumerate(value if isinstance(value, list) else []):
+            if dataclasses.is_dataclass(element):
+                yield from _fields(element, f"{prefix}{item.name}[{index}].")
 
 
 def _check_values(config: Any, places: dict[str, str], typed: dict[str, str]) -> None:
@@ -264,5 +279,6 @@ def _expand_paths(config: Any, where: dict[str, str], files: list[str]) -> None:
         value = getattr(holder, item.name)
         if not item.metadata.get("path") or value is None:
             continue
-        expanded = [expand(key, v) for v in value] if isinstance(value, list) else expand(key, value)
-        setattr(holder, item.name, expanded)
+        listed = value if isinstance(value, list) else [value]
+        expanded = [expand(key, one) if isinstance(one, str) else one for one in listed]
+        setattr(holder, item.name, expanded if isinstance(value, list) else expanded[0])

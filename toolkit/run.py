@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from toolkit.attention import choose_attention
 from toolkit.config import RunConfig
 from toolkit.data.plan import BatchPlan
-from toolkit.data.prepare import PreparedData
+from toolkit.data.prepared import PreparedData
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
 from toolkit.evaluation import evaluate_loss
@@ -62,7 +62,7 @@ def fine_tune(
     if new_ends:
         say(f"generation config: eos_token_id now includes {new_ends}, which end a turn or the text")
 
-    plan = BatchPlan(len(data.train), config.train.global_batch_size, config.seed, config.data.shuffle)
+    plan = BatchPlan(data.mixture.rows_per_epoch, config.train.global_batch_size, config.seed, config.data.shuffle, data.mixture)
     total_steps = plan.total_steps(config.train.epochs, config.train.max_steps)
     schedule = build_schedule(config.train, total_steps, say)
     feed, capacity_said = _feed(config, layout, model, tokenizer, data.train)
@@ -127,7 +127,7 @@ def check_before_training(
             "model.dtype: bfloat16 trains bf16 weights, and mixed_precision: bf16 in the accelerate config keeps fp32 "
             "ones; use model.dtype: float32 (recommended), or a layout with mixed_precision: no"
         )
-    largest = max(int(rows.input_ids.max()) for rows in (data.train, data.eval) if rows is not None)
+    largest = max(rows.largest_id for rows in (data.train, data.eval) if rows is not None)
     check_vocabulary(model, tokenizer, largest)
     if config.train.padding_free:
         model.set_attn_implementation(choose_attention(config.model.attn_implementation, layout.device))
@@ -174,8 +174,8 @@ def banner(
 
 
 def _size(rows: TokenRows) -> str:
-    share = rows.label_tokens / len(rows.input_ids)
-    return f"{len(rows):,} rows, {len(rows.input_ids):,} tokens, {rows.label_tokens:,} of them labelled ({share:.0%})"
+    share = rows.label_tokens / rows.tokens
+    return f"{len(rows):,} rows, {rows.tokens:,} tokens, {rows.label_tokens:,} of them labelled ({share:.0%})"
 
 
 def _silent(message: str) -> None:

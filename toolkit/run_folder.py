@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.config import RunConfig
+from toolkit.config import RunConfig, SourceConfig
 from toolkit.errors import UserError
 from toolkit.launcher import Launch, settings_in_force
 from toolkit.parsing import to_yaml
@@ -101,7 +101,8 @@ def _refuse_precious(path: Path, config: RunConfig) -> None:
     precious["the working directory"] = Path.cwd()
     sources: list[Any] = [config.model.name_or_path]
     for source in (config.data.train, config.data.eval):
-        sources += source if isinstance(source, list) else [source]
+        listed = source if isinstance(source, list) else [source]
+        sources += [one.path if isinstance(one, SourceConfig) else one for one in listed]
     for source in filter(None, sources):
         found = Path(str(source)).expanduser()
         if glob.has_magic(str(source)):

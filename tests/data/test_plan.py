@@ -8,7 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from toolkit.data.plan import BatchPlan, permute
+from toolkit.data.permutation import permute
+from toolkit.data.plan import BatchPlan
 
 
 def order(size: int, seed: int = 0, epoch: int = 0) -> list[int]:

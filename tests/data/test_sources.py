@@ -6,19 +6,29 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from toolkit.data.sources import RowError, is_hub_id, read_rows
+from toolkit.config import DataConfig
+from toolkit.data.rows import Row, RowError
+from toolkit.data.sources import find_sources
+from toolkit.data.sources import read_rows as rows_of_source
+from toolkit.data.sources.locate import is_hub_id
 from toolkit.errors import UserError
 
 
 def write(path: Path, content: str | bytes) -> str:
     path.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     return str(path)
+
+
+def read_rows(source: str | list[str], on_error=None, **options) -> Iterator[Row]:
+    found = find_sources(DataConfig(train=source, **options), "train")
+    return (row for one in found for row in rows_of_source(one, on_error))
 
 
 def values(source: str | list[str], **options) -> list[dict]:
@@ -135,8 +145,9 @@ def test_other_encodings(tmp_path: Path, suffix: str, encoding: str, where: str)
 def test_utf8_under_any_locale(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", '{"a":"café"}\n')
     write(tmp_path / "b.csv", "a,b\ncafé,c\n")
-    code = "from toolkit.data.sources import read_rows\n"
-    code += f"print(ascii([row.values['a'] for row in read_rows({str(tmp_path)!r})]))"
+    code = "from toolkit.config import DataConfig\nfrom toolkit.data.sources import find_sources, read_rows\n"
+    code += f"[source] = find_sources(DataConfig(train={str(tmp_path)!r}), 'train')\n"
+    code += "print(ascii([row.values['a'] for row in read_rows(source)]))"
     environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, check=True)
@@ -257,10 +268,10 @@ def test_missing_path_fails_at_once(missing: str) -> None:
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    write(tmp_path / "notes.txt", "x")
-    assert "no data file in this folder; supported: .jsonl .json .csv .parquet" in error_of(str(tmp_path))
+    write(tmp_path / "notes.md", "x")
+    assert "no data file in this folder; supported: .jsonl .ndjson .json .csv" in error_of(str(tmp_path))
     assert "matches no data file" in error_of(str(tmp_path / "*.jsonl"))
-    assert "cannot read files of type '.txt'" in error_of(str(tmp_path / "notes.txt"))
+    assert "cannot read files of type '.md'" in error_of(str(tmp_path / "notes.md"))
     assert "empty" in error_of([])
     for name in ("a.jsonl", "a.json", "a.csv"):
         assert values(write(tmp_path / name, "")) == []
@@ -281,14 +292,14 @@ def test_hub_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
 
     asked = []
 
-    def load(name: str, split: str):
+    def load(name: str, config: str | None, split: str, revision: str | None):
         asked.append((name, split))
         if name == "owner/gone":
             raise ConnectionError("Couldn't reach the Hub\nat all")
         return [{"text": "a", "extra": None}, {"text": "b", "extra": "c"}]
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    rows = read_rows("owner/name", split="test")
+    rows = read_rows("owner/name", train_split="test")
     assert asked == []  # lazily
     assert [(row.values, row.where) for row in rows] == [
         ({"text": "a"}, "owner/name:1"),

@@ -1,202 +1,251 @@
-"""From the `data` section of a config to tokenized rows, with an account of every row that was read."""
+"""From the `data` section of a config to tokenized rows: each source tokenized once, and every row accounted for."""
 
 from __future__ import annotations
 
-import multiprocessing
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from toolkit.config import DataConfig
-from toolkit.data.chat import encode, prompt_ids, special_tokens_in_content, turn_end_ids
-from toolkit.data.plan import permute
+from toolkit.data.account import Account
+from toolkit.data.cache import Progress, cache_folder, obtain
+from toolkit.data.chat import turn_end_ids
+from toolkit.data.fingerprint import content_digest, dataset_digest, fingerprint
+from toolkit.data.mixture import Mixture, rows_per_epoch
+from toolkit.data.parallel import ordered_map
+from toolkit.data.permutation import permute
+from toolkit.data.prepared import PreparedData, PreparedSource, prompts_of
 from toolkit.data.rows import Row, RowError
-from toolkit.data.shapes import SHAPES, detect_shape, to_example, used_columns
-from toolkit.data.sources import read_rows
+from toolkit.data.shapes import SUPERVISED, check_train_on, detect_shape, used_columns
+from toolkit.data.sources import find_sources, read_blocks
+from toolkit.data.sources.source import Block, ParsedBlock, Source
+from toolkit.data.store import StoreWriter, open_store, read_report
 from toolkit.data.template import load_chat_template, require_chat_template
+from toolkit.data.tokenizing import Settings, Tokenizing
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
 
 Note = Callable[[str], None]
 
-
-@dataclass
-class Account:
-    """What became of the rows of one source: read = whole + truncated + dropped."""
-
-    read: int = 0
-    truncated: int = 0
-    answers_cut: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    tokens: int = 0
-    special_tokens: Counter[str] = field(default_factory=Counter)
-    endless_turns: int = 0
-
-    def __str__(self) -> str:
-        lost = self.dropped.total()
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in self.dropped.most_common())
-        return (
-            f"{self.read:,} rows = {self.read - self.truncated - lost:,} whole + {self.truncated:,} truncated"
-            + (f" ({self.answers_cut:,} lost labelled tokens)" if self.answers_cut else "")
-            + f" + {lost:,} dropped"
-            + (f" ({reasons})" if lost else "")
-        )
+# Rows whose columns decide the shape: more than one, since the first may lack a column that is null in it.
+_ROWS_LOOKED_AT = 100
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """What to ask for one evaluation row, and the right answer."""
-
-    row: int
-    ids: list[int]
-    reference: str
-
-
-@dataclass(frozen=True)
-class PreparedData:
-    """Rows to train and to evaluate on, prompts of evaluation rows, and the ids that end an assistant turn."""
-
-    train: TokenRows
-    eval: TokenRows | None
-    prompts: list[Prompt]
-    turn_end: list[int]
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    input_ids: list[int]
-    labels: list[int]
-    prompt: tuple[list[int], str] | None
-    special_tokens: list[str]
-    turn_end_missing: bool
+def quiet(what: str, done: int, total: int) -> None:
+    """A `Progress` that shows nothing."""
 
 
 def prepare(
-    config: DataConfig, tokenizer: PreTrainedTokenizerBase, *, seed: int, prompts: int, note: Note
+    config: DataConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    seed: int,
+    prompts: int,
+    note: Note,
+    progress: Progress = quiet,
+    accepted: Collection[str] = SUPERVISED,
 ) -> PreparedData:
-    """Read, check, tokenize and mask the training and evaluation rows.
+    """Read, check, tokenize and mask the training and evaluation rows, or take them from the cache.
 
     prompts: how many evaluation rows are also kept as prompts for generation. `note` gets every line that the user
-    should read: shapes detected, columns ignored, rows truncated and dropped. Raises UserError for a bad row, a missing
-    file, a missing chat template, or when nothing is left to learn from.
+    should read: shapes detected, columns ignored, rows truncated and dropped, proportions of a mixture. `accepted`:
+    names of the shapes that the recipe learns from. Raises UserError for a bad row, a missing file, a missing chat
+    template, or when nothing is left to learn from.
     """
-    if config.train is None:
-        raise UserError("data.train is not set; give a file, a folder, a glob or a hub name")
+    check_options(config)
     if config.chat_template is not None:
         tokenizer.chat_template = load_chat_template(config.chat_template)
+    found = {key: find_sources(config, key) for key in ("train", "eval") if getattr(config, key) is not None}
+    folder = cache_folder(config.cache_dir)
+
+    def tokenized(key: str) -> list[PreparedSource]:
+        return [_tokenized(one, key, config, tokenizer, folder, note, progress, accepted) for one in found[key]]
+
+    sources = tokenized("train")
+    rows, held_out = TokenRows.of(*(part.store for part in sources)), None
+    eval_sources: list[PreparedSource] = []
+    if "eval" in found:
+        eval_sources = tokenized("eval")
+        held_out = TokenRows.of(*(part.store for part in eval_sources))
+    elif config.eval_fraction > 0:
+        rows, held_out = _hold_out(rows, sources, config.eval_fraction, seed, note)
+        eval_sources = sources
+    mixture = _mixture(rows, sources, seed, note)
+    turn_end = turn_end_ids(tokenizer) if tokenizer.chat_template else []
+    asked = [] if held_out is None else prompts_of(held_out, eval_sources, tokenizer, prompts)
+    return PreparedData(rows, held_out, asked, turn_end, mixture, sources, eval_sources)
+
+
+def check_options(config: DataConfig) -> None:
+    """Raise `UserError` for options that are missing or contradict each other."""
+    if config.train is None:
+        raise UserError("data.train is not set; give a file, a folder, a glob or a hub name")
     if config.eval is not None and config.eval_fraction > 0:
         raise UserError("data.eval and data.eval_fraction are both set; keep one")
     if config.eval_fraction >= 1:
         raise UserError(f"data.eval_fraction: must be below 1, got {config.eval_fraction:g}")
-    keep_prompts = prompts > 0 and config.eval_fraction > 0
-    rows, asked = _tokenize(config, config.train, config.train_split, "train", tokenizer, keep_prompts, note)
-    held_out: TokenRows | None = None
-    if config.eval is not None:
-        held_out, asked = _tokenize(config, config.eval, config.eval_split, "eval", tokenizer, prompts > 0, note)
-    elif config.eval_fraction > 0:
-        rows, held_out, asked = _hold_out(rows, asked, config.eval_fraction, seed, note)
-    turn_end = turn_end_ids(tokenizer) if tokenizer.chat_template else []
-    return PreparedData(rows, held_out, asked[:prompts], turn_end)
 
 
-def _hold_out(
-    rows: TokenRows, prompts: list[Prompt], fraction: float, seed: int, note: Note
-) -> tuple[TokenRows, TokenRows, list[Prompt]]:
-    """Take a share of the rows for evaluation: the same ones for the same seed, on every rank."""
-    count = max(1, round(len(rows) * fraction))
-    if count >= len(rows):
-        raise UserError(f"data.eval_fraction: {fraction:g} of {len(rows)} rows leaves nothing to train on")
-    # Epoch 2^32 is one that no training run reaches: the split has an order of its own.
-    chosen = np.sort(permute(np.arange(count), len(rows), seed, epoch=2**32))
-    rest = np.setdiff1d(np.arange(len(rows)), chosen)
-    place = {int(row): new for new, row in enumerate(chosen)}
-    kept = [replace(p, row=place[p.row]) for p in prompts if p.row in place]
-    note(f"eval: {count:,} of {len(rows):,} training rows held out (data.eval_fraction {fraction:g}, seed {seed})")
-    return rows.select(rest), rows.select(chosen), kept
-
-
-def _tokenize(
+def _tokenized(
+    source: Source,
+    key: str,
     config: DataConfig,
-    source: str | list[str],
-    split: str,
-    name: str,
     tokenizer: PreTrainedTokenizerBase,
-    keep_prompts: bool,
+    folder: Path,
     note: Note,
-) -> tuple[TokenRows, list[Prompt]]:
-    stream = islice(read_rows(source, split=split, delimiter=config.delimiter), config.max_rows)
-    first = next(stream, None)
-    if first is None:
-        raise UserError(f"data.{name}: 0 usable rows in {source}: there is no row in it")
-    shape = detect_shape(first.values.keys(), config.columns)
-    if shape.name not in ("text", "prompt+completion") or isinstance(first.values.get("prompt"), list):
-        require_chat_template(tokenizer)
-    ignored = sorted(set(first.values) - used_columns(shape, config.columns))
-    note(f"{name}: {source}: shape {shape.name}" + (f"; columns not used: {', '.join(ignored)}" if ignored else ""))
+    progress: Progress,
+    accepted: Collection[str],
+) -> PreparedSource:
+    """The tokenized rows of one source, made now or before."""
+    label = f"{key}: {source.name}"
+    settings = decide_settings(source, config, tokenizer, label, note, accepted)
+    paths = tuple(map(str, source.files)) or (str(source.dataset),)
+    name = fingerprint(source, _content(source, progress), tokenizer, settings, source.spec.max_rows)
 
-    account, prompts = Account(), []
+    def make(entry: Path, told: Progress) -> None:
+        before = [file.stat() for file in source.files]
+        work = Tokenizing(tokenizer, settings, paths)
+        account = Account()
+        with StoreWriter(entry) as writer:
+            blocks = _counted(limited(read_blocks(source), source.spec.max_rows), source, told)
+            for block in ordered_map(work, blocks, config.num_proc):
+                if block.error is not None:
+                    raise UserError(str(block.error))
+                account.add(block.account)
+                writer.append(block)
+            if [(s.st_size, s.st_mtime_ns) for s in before] != [
+                (s.st_size, s.st_mtime_ns) for s in (file.stat() for file in source.files)
+            ]:
+                raise UserError(f"{label}: a file was changed while it was read; start again when it is finished")
+            writer.finish({"account": account.to_json(), "source": str(source.spec.path)})
 
-    def kept() -> Iterator[tuple[list[int], list[int]]]:
-        row = 0
-        encoder = _Encoder(tokenizer, shape.name, config.columns, keep_prompts)
-        for where, encoded in _encode_all(chain([first], stream), encoder, config.num_proc):
-            fitted = _fit(encoded, where, config, account)
-            if fitted is None:
+    entry, cached = obtain(folder, name, make, progress)
+    account = Account.from_json(read_report(entry)["account"])
+    _say(account, label, config, cached, note)
+    _check(account, label, source, config)
+    return PreparedSource(source, settings, account, open_store(entry, paths), name, cached)
+
+
+def decide_settings(
+    source: Source,
+    config: DataConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    label: str,
+    note: Note,
+    accepted: Collection[str],
+) -> Settings:
+    """Find the shape of the first rows and check that it fits the options. Raises `UserError`."""
+    columns: dict[str, None] = {}
+    values, looked_at = {}, 0
+    for block in read_blocks(source):
+        for row in block.rows():
+            if isinstance(row, RowError):
+                if config.on_bad_row == "error":
+                    raise UserError(str(row))
                 continue
-            if encoded.prompt is not None:
-                prompts.append(Prompt(row, *encoded.prompt))
-            row += 1
-            yield fitted
-
-    rows = TokenRows.build(kept())
-    _say(account, name, config, note)
-    if len(rows) == 0:
-        raise UserError(f"data.{name}: 0 usable rows in {source}: {account}; raise data.max_length?")
-    return rows, prompts
-
-
-def _fit(encoded: _Encoded, where: str, config: DataConfig, account: Account) -> tuple[list[int], list[int]] | None:
-    """Apply `data.max_length` and count; None for a row that is dropped."""
-    ids, labels, longest = encoded.input_ids, encoded.labels, config.max_length
-    account.read += 1
-    account.special_tokens.update(encoded.special_tokens)
-    account.endless_turns += encoded.turn_end_missing
-    if len(ids) > longest:
-        if config.overlength == "error":
-            raise UserError(
-                f"{where}: {len(ids)} tokens are more than data.max_length {longest}; raise it, or set data.overlength "
-                "to truncate or drop"
-            )
-        if config.overlength == "drop":
-            account.dropped[f"longer than {longest} tokens"] += 1
-            return None
-        cut = any(label != -100 for label in labels[longest:])
-        ids, labels = ids[:longest], labels[:longest]
-        if all(label == -100 for label in labels[1:]):
-            account.dropped[f"no label within {longest} tokens"] += 1
-            return None
-        account.truncated += 1
-        account.answers_cut += cut
-    if all(label == -100 for label in labels[1:]):
-        account.dropped["nothing to learn"] += 1
-        return None
-    account.tokens += len(ids)
-    return ids, labels
+            values = values or row.values
+            columns |= dict.fromkeys(row.values)
+            looked_at += 1
+            if looked_at >= _ROWS_LOOKED_AT:
+                break
+        if looked_at >= _ROWS_LOOKED_AT:
+            break
+    if not looked_at:
+        raise UserError(f"{label}: 0 usable rows in {source.spec.path}: there is no row in it")
+    mapping = source.spec.columns
+    shape = detect_shape(columns, mapping, accepted)
+    check_train_on(shape, config.train_on)
+    if shape.name not in ("text", "prompt+completion") or isinstance(values.get("prompt"), list):
+        require_chat_template(tokenizer)
+    ignored = sorted(set(columns) - used_columns(shape, mapping))
+    what = f"{source.spec.path}" + (f" ({len(source.files)} files)" if len(source.files) > 1 else "")
+    note(f"{label}: {what}: shape {shape.name}" + (f"; columns not used: {', '.join(ignored)}" if ignored else ""))
+    return Settings(
+        shape.name,
+        mapping,
+        config.train_on,
+        config.max_length,
+        config.overlength,
+        config.on_bad_row,
+        config.control_tokens,
+        config.system_policy,
+    )
 
 
-def _say(account: Account, name: str, config: DataConfig, note: Note) -> None:
-    note(f"{name}: {account}")
-    if account.truncated or account.dropped:
-        note(
-            f"  data.overlength is {config.overlength}; raise data.max_length ({config.max_length}) to keep longer rows whole"
+def _content(source: Source, progress: Progress) -> str:
+    if source.dataset is not None:
+        return dataset_digest(source)
+    done, total = 0, source.total_bytes
+
+    def read(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(f"checking {source.name}", done, total)
+
+    return content_digest(source.files, read)
+
+
+def limited(blocks: Iterator[Block], max_rows: int | None) -> Iterator[Block]:
+    """The first `max_rows` rows, bad ones included."""
+    left = max_rows
+    for block in blocks:
+        if left is None:
+            yield block
+            continue
+        rows = []
+        for row in block.rows():
+            if len(rows) == left:
+                break
+            rows.append(row)
+        left -= len(rows)
+        yield ParsedBlock(block.size, rows)
+        if left == 0:
+            return
+
+
+def _counted(blocks: Iterator[Block], source: Source, progress: Progress) -> Iterator[Block]:
+    done, total = 0, source.total_bytes
+    for block in blocks:
+        yield block
+        done += block.size
+        progress(f"tokenizing {source.name}", done, total)
+
+
+def _check(account: Account, label: str, source: Source, config: DataConfig) -> None:
+    """Raise `UserError` when nothing is left, or when more was lost than the user can have meant."""
+    hint = "; raise data.max_length?" if account.unlearnable else ""
+    first = f"; the first: {account.examples[0]}" if account.examples else ""
+    if account.read == account.dropped.total():
+        raise UserError(f"{label}: 0 usable rows in {source.spec.path}: {account}{hint}{first}")
+    lost = account.bad + account.unlearnable
+    if lost > config.max_bad_fraction * account.read:
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in account.dropped.most_common())
+        raise UserError(
+            f"{label}: dropped {lost:,} of {account.read:,} rows ({reasons}), a larger share than data.max_bad_fraction "
+            f"({config.max_bad_fraction:g}); correct the data, or raise it{hint}{first}"
         )
-    if account.special_tokens:
-        shown = ", ".join(f"{token} ({count})" for token, count in account.special_tokens.most_common(5))
-        note(f"  warning: control tokens occur inside the text of messages and act as control tokens there: {shown}")
+
+
+def _say(account: Account, label: str, config: DataConfig, cached: bool, note: Note) -> None:
+    note(f"{label}: {account}" + ("; tokenized before, taken from the cache" if cached else ""))
+    if account.dropped:
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in account.dropped.most_common())
+        note(f"  dropped {account.dropped.total():,} of {account.read:,} rows ({reasons})")
+        for example in account.examples:
+            note(f"    {example}")
+    if account.tokens_read > account.tokens:
+        lost = account.tokens_read - account.tokens
+        answers = f", {account.answers_lost:,} answers wholly" if account.answers_lost else ""
+        note(
+            f"  {account.tokens_read:,} tokens = {account.tokens:,} kept + {lost:,} dropped{answers}; data.overlength is "
+            f"{config.overlength}; raise data.max_length ({config.max_length}) to keep longer rows whole"
+        )
+    if account.pasted:
+        shown = ", ".join(f"{token} ({count:,})" for token, count in account.pasted.most_common(5))
+        how = "were encoded as text" if config.control_tokens == "text" else "act as control tokens there"
+        note(f"  warning: control tokens occur inside the text of messages and {how} (data.control_tokens): {shown}")
     if account.endless_turns:
         note(
             f"  warning: the chat template ends {account.endless_turns:,} assistant turns with no token, so the model "
@@ -204,49 +253,37 @@ def _say(account: Account, name: str, config: DataConfig, note: Note) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Encoder:
-    """Everything a row needs to become tokens; sent once to each worker process."""
-
-    tokenizer: PreTrainedTokenizerBase
-    shape: str
-    columns: dict[str, str] | None
-    keep_prompt: bool
-
-    def __call__(self, row: Row) -> tuple[str, _Encoded] | str:
-        """(where, tokens) or the message of a row error: exceptions with fields do not survive a process border."""
-        try:
-            example = to_example(row, SHAPES[self.shape], self.columns)
-            encoded = encode(example, self.tokenizer, where=row.where)
-            prompt = prompt_ids(example, self.tokenizer, where=row.where) if self.keep_prompt else None
-        except RowError as error:
-            return str(error)
-        special = special_tokens_in_content(example, self.tokenizer)
-        return row.where, _Encoded(encoded.input_ids, encoded.labels, prompt, special, encoded.turn_end_missing)
-
-
-_worker_encoder: _Encoder
+def _hold_out(
+    rows: TokenRows, sources: list[PreparedSource], fraction: float, seed: int, note: Note
+) -> tuple[TokenRows, TokenRows]:
+    """Take a share of each source for evaluation: the same rows for the same seed, on every rank."""
+    chosen = []
+    for number, part in enumerate(sources):
+        first, size = int(rows.starts[number]), len(part.store)
+        count = max(1, round(size * fraction))
+        if count >= size:
+            raise UserError(f"data.eval_fraction: {fraction:g} of {size} rows leaves nothing to train on")
+        # Epoch 2^32 is one that no training run reaches: the split has an order of its own.
+        chosen.append(first + np.sort(permute(np.arange(count), size, seed + number, epoch=2**32)))
+        note(
+            f"eval: {part.source.name}: {count:,} of {size:,} training rows held out "
+            f"(data.eval_fraction {fraction:g}, seed {seed})"
+        )
+    held = np.concatenate(chosen)
+    return rows.select(np.setdiff1d(np.arange(len(rows)), held)), rows.select(held)
 
 
-def _start_worker(encoder: _Encoder) -> None:
-    global _worker_encoder
-    _worker_encoder = encoder
-
-
-def _encode_in_worker(row: Row) -> tuple[str, _Encoded] | str:
-    return _worker_encoder(row)
-
-
-def _encode_all(rows: Iterator[Row], encoder: _Encoder, processes: int) -> Iterator[tuple[str, _Encoded]]:
-    if processes == 1:
-        yield from map(_or_raise, map(encoder, rows))
-        return
-    # Spawned, not forked: the parent has threads of torch and tokenizers, which a fork would copy in mid-flight.
-    with multiprocessing.get_context("spawn").Pool(processes, _start_worker, (encoder,)) as pool:
-        yield from map(_or_raise, pool.imap(_encode_in_worker, rows, chunksize=64))
-
-
-def _or_raise(result: tuple[str, _Encoded] | str) -> tuple[str, _Encoded]:
-    if isinstance(result, str):
-        raise UserError(result)
-    return result
+def _mixture(rows: TokenRows, sources: list[PreparedSource], seed: int, note: Note) -> Mixture:
+    """How an epoch is made of the sources, told as the proportions that come out."""
+    sizes = np.diff(rows.starts).tolist()
+    specs = [part.source.spec for part in sources]
+    counts = rows_per_epoch(sizes, [spec.weight for spec in specs], [spec.repeat for spec in specs])
+    if len(sources) > 1 or counts != sizes:
+        tokens = [int(rows.lengths[rows.starts[i] : rows.starts[i + 1]].sum(dtype=np.int64)) for i in range(len(sizes))]
+        seen = [mean * count for mean, count in zip((t / s for t, s in zip(tokens, sizes, strict=True)), counts, strict=True)]
+        for part, size, count, amount in zip(sources, sizes, counts, seen, strict=True):
+            note(
+                f"mixture: {part.source.name}: {count:,} rows per epoch ({count / sum(counts):.1%} of rows, "
+                f"{amount / sum(seen):.1%} of tokens) from {size:,} rows, {count / size:.3g} passes"
+            )
+    return Mixture(tuple(sizes), tuple(counts), seed)

@@ -1,63 +1,112 @@
-"""All rows of a data set as token ids and a label mask, end to end in three arrays: no Python object per row."""
+"""Rows of one or more stores as one numbered sequence: no Python object per row, however many there are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+
+from toolkit.data.store import TokenStore
 
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Tokenized rows.
+    """Tokenized rows 0..len-1, the parts one after the other. A part is a store with the rows chosen of it (None: all)."""
 
-    input_ids: [tokens] int32; supervised: [tokens] bool, False for the first token of a row, which nothing predicts.
-    offsets: [rows + 1] int64; row i is input_ids[offsets[i]:offsets[i + 1]].
-    """
-
-    input_ids: np.ndarray
-    supervised: np.ndarray
-    offsets: np.ndarray
+    parts: tuple[tuple[TokenStore, np.ndarray | None], ...]
 
     @staticmethod
-    def build(rows: Iterable[tuple[list[int], list[int]]]) -> TokenRows:
-        """From (input_ids, labels) pairs, where labels are -100 or equal to the input id."""
-        flat: list[np.ndarray] = []
-        masks: list[np.ndarray] = []
-        lengths = [0]
-        for input_ids, labels in rows:
-            flat.append(np.asarray(input_ids, dtype=np.int32))
-            mask = np.asarray(labels) != -100
-            mask[0] = False
-            masks.append(mask)
-            lengths.append(len(input_ids))
-        ids = np.concatenate(flat) if flat else np.empty(0, np.int32)
-        supervised = np.concatenate(masks) if masks else np.empty(0, bool)
-        return TokenRows(ids, supervised, np.cumsum(lengths, dtype=np.int64))
+    def of(*stores: TokenStore) -> TokenRows:
+        """All rows of these stores."""
+        return TokenRows(tuple((store, None) for store in stores))
+
+    @staticmethod
+    def build(rows: Iterable[tuple[Sequence[int], Sequence[int]]]) -> TokenRows:
+        """In memory, from (input_ids, labels) pairs, where labels are -100 or equal to the input id."""
+        pairs = [(np.asarray(ids, np.int32), np.asarray(labels) != -100) for ids, labels in rows]
+        for _, mask in pairs:
+            mask[:1] = False
+        ids = np.concatenate([ids for ids, _ in pairs] or [np.empty(0, np.int32)])
+        supervised = np.concatenate([mask for _, mask in pairs] or [np.empty(0, bool)])
+        offsets = np.cumsum([0, *(len(ids) for ids, _ in pairs)], dtype=np.int64)
+        labels = np.array([mask.sum() for _, mask in pairs], dtype=np.int32)
+        numbers = np.arange(1, len(pairs) + 1)
+        return TokenRows.of(TokenStore(ids, supervised, offsets, labels, np.zeros(len(pairs), np.int32), numbers))
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return int(self.starts[-1])
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """[parts + 1] number of the first row of each part."""
+        return np.cumsum([0, *(len(store if rows is None else rows) for store, rows in self.parts)])
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """[rows] int32 tokens of each row."""
+        sizes = [np.diff(s.offsets) if rows is None else np.diff(s.offsets)[rows] for s, rows in self.parts]
+        return np.concatenate([size.astype(np.int32) for size in sizes] or [np.empty(0, np.int32)])
+
+    @cached_property
+    def labels_per_row(self) -> np.ndarray:
+        """[rows] int32 tokens that are learnt in each row."""
+        counts = [np.asarray(s.labels if rows is None else s.labels[rows]) for s, rows in self.parts]
+        return np.concatenate(counts or [np.empty(0, np.int32)])
 
     @property
-    def lengths(self) -> np.ndarray:
-        """[rows] tokens of each row."""
-        return np.diff(self.offsets)
+    def tokens(self) -> int:
+        """Tokens of all rows."""
+        return int(self.lengths.sum(dtype=np.int64))
 
     @property
     def label_tokens(self) -> int:
-        """Supervised tokens of all rows."""
-        return int(self.supervised.sum())
+        """Tokens of all rows that are learnt."""
+        return int(self.labels_per_row.sum(dtype=np.int64))
+
+    @property
+    def largest_id(self) -> int:
+        """The largest token id in these stores."""
+        return max(int(store.ids.max(initial=0)) for store, _ in self.parts)
+
+    def _find(self, row: int) -> tuple[TokenStore, int]:
+        part = int(np.searchsorted(self.starts, row, side="right")) - 1
+        store, rows = self.parts[part]
+        place = int(row) - int(self.starts[part])
+        return store, place if rows is None else int(rows[place])
 
     def ids(self, row: int) -> np.ndarray:
         """[row length] token ids."""
-        return self.input_ids[self.offsets[row] : self.offsets[row + 1]]
+        store, place = self._find(row)
+        return store.ids[store.offsets[place] : store.offsets[place + 1]]
 
     def labels(self, row: int) -> np.ndarray:
         """[row length] token ids where supervised, -100 elsewhere."""
-        part = slice(self.offsets[row], self.offsets[row + 1])
-        return np.where(self.supervised[part], self.input_ids[part], -100)
+        store, place = self._find(row)
+        part = slice(store.offsets[place], store.offsets[place + 1])
+        return np.where(store.supervised[part], store.ids[part], -100)
+
+    def origin(self, row: int) -> str:
+        """`FILE:LINE` that a row came from."""
+        store, place = self._find(row)
+        return store.origin(place)
+
+    def place(self, row: int) -> tuple[int, int, int]:
+        """(part, file, line) that a row came from."""
+        store, place = self._find(row)
+        part = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return part, int(store.files[place]), int(store.lines[place])
 
     def select(self, row_ids: np.ndarray) -> TokenRows:
-        """The given rows, in that order."""
-        return TokenRows.build((self.ids(i).tolist(), self.labels(i).tolist()) for i in row_ids)
+        """The given rows, which must ascend; nothing is copied."""
+        parts = []
+        for number, (store, rows) in enumerate(self.parts):
+            first, last = self.starts[number], self.starts[number + 1]
+            inside = row_ids[(row_ids >= first) & (row_ids < last)] - first
+            parts.append((store, inside if rows is None else rows[inside]))
+        return TokenRows(tuple(parts))
+
+    def joined(self, other: TokenRows) -> TokenRows:
+        """These rows and then the other's."""
+        return TokenRows((*self.parts, *other.parts))

@@ -1,0 +1,142 @@
+"""From a block of rows to a block of tokens: the work that is spread over processes. Nothing here knows of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from toolkit.data.account import Account
+from toolkit.data.chat import encode, special_tokens_in_content
+from toolkit.data.fit import Fitted, Piece, split, truncate
+from toolkit.data.rows import Row, RowError
+from toolkit.data.shapes import SHAPES, to_example
+from toolkit.data.sources.source import Block
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything besides the tokenizer that decides what a row becomes; a part of the cache's key."""
+
+    shape: str
+    columns: dict[str, str] | None
+    train_on: str
+    max_length: int
+    overlength: str
+    on_bad_row: str
+    control_tokens: str
+    system_policy: str
+
+
+@dataclass(frozen=True)
+class TokenBlock:
+    """Rows end to end. ids: [tokens] int32; supervised: [tokens] bool; the others: [rows].
+
+    files: index of each row's file; lines: its line. error: the row that stopped the work, if one did.
+    """
+
+    ids: np.ndarray
+    supervised: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+    files: np.ndarray
+    lines: np.ndarray
+    account: Account
+    error: RowError | None = None
+
+
+@dataclass(frozen=True)
+class Tokenizing:
+    """The function that workers run, with what it needs."""
+
+    tokenizer: PreTrainedTokenizerBase
+    settings: Settings
+    files: tuple[str, ...]
+    controls: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "controls", np.array(sorted(self.tokenizer.added_tokens_decoder), dtype=np.int32))
+
+    def __call__(self, block: Block) -> TokenBlock:
+        """Tokenize, fit and count the rows of `block`; stops at a bad row unless those are skipped."""
+        account, rows, error = Account(), [], None
+        index = {file: number for number, file in enumerate(self.files)}
+        try:
+            for row in block.rows():
+                account.read += 1
+                for piece in self._pieces(row, account):
+                    assert isinstance(row, Row)
+                    rows.append((piece, index.get(row.path, 0), row.line))
+        except RowError as stopped:
+            error = stopped
+        masks = [piece.supervised for piece, _, _ in rows]
+        return TokenBlock(
+            np.concatenate([piece.input_ids for piece, _, _ in rows] or [np.empty(0, np.int32)]),
+            np.concatenate(masks or [np.empty(0, bool)]),
+            np.array([len(mask) for mask in masks], dtype=np.int32),
+            np.array([mask.sum() for mask in masks], dtype=np.int32),
+            np.array([file for _, file, _ in rows], dtype=np.int32),
+            np.array([line for _, _, line in rows], dtype=np.int64),
+            account,
+            error,
+        )
+
+    def _pieces(self, row: Row | RowError, account: Account) -> Iterator[Piece]:
+        settings = self.settings
+        try:
+            if isinstance(row, RowError):
+                raise row
+            example = to_example(row, SHAPES[settings.shape], settings.columns, settings.train_on)
+            encoded = encode(example, self.tokenizer, where=row.where)
+        except RowError as error:
+            if settings.on_bad_row == "error":
+                raise
+            account.bad += 1
+            account.drop(error.reason, str(error))
+            return
+        whole = Piece(np.asarray(encoded.input_ids, np.int32), np.asarray(encoded.labels) != -100)
+        whole.supervised[:1] = False
+        account.tokens_read += len(whole.input_ids)
+        account.endless_turns += encoded.turn_end_missing
+        account.pasted.update(special_tokens_in_content(example, self.tokenizer))
+        fitted = self._fit(whole, row, account)
+        for piece in fitted.pieces:
+            account.tokens += len(piece.input_ids)
+            account.labels += int(piece.supervised.sum())
+            account.largest_id = max(account.largest_id, int(piece.input_ids.max()))
+            yield piece
+
+    def _fit(self, whole: Piece, row: Row, account: Account) -> Fitted:
+        longest = self.settings.max_length
+        if len(whole.input_ids) <= longest:
+            if not whole.learns:
+                account.unlearnable += 1
+                account.drop("nothing to learn")
+                return Fitted([])
+            return Fitted([whole])
+        if self.settings.overlength == "error":
+            raise RowError(
+                row.where,
+                f"longer than data.max_length {longest}",
+                f"{len(whole.input_ids)} tokens",
+                "raise it, or set data.overlength to truncate, split or drop",
+            )
+        if self.settings.overlength == "drop":
+            account.drop(f"longer than {longest} tokens")
+            return Fitted([])
+        cut = truncate if self.settings.overlength == "truncate" else split
+        fitted = cut(whole, longest, self.tokenizer, self.controls)
+        if not fitted.pieces:
+            account.unlearnable += 1
+            account.drop(f"no label within {longest} tokens")
+            return fitted
+        account.answers_cut += fitted.answers_cut
+        account.answers_lost += fitted.answers_lost
+        if cut is truncate:
+            account.truncated += 1
+        else:
+            account.split += 1
+            account.pieces += len(fitted.pieces)
+        return fitted
