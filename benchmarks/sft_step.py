@@ -79,7 +79,7 @@ def run_toolkit(steps: int, precision: str, vocabulary: int | None) -> list[floa
     config = TrainConfig(global_batch_size=ROWS, learning_rate=LEARNING_RATE)
     module = ObjectiveModule(model, CausalLanguageModeling())
     module, optimizer = layout.accelerator.prepare(module, build_optimizer(module, config))
-    capacity, _ = device_capacity(config, rows, model.config.hidden_size, layout.device.type)
+    capacity, _ = device_capacity(config, int(rows.lengths.max()), model.config.hidden_size, layout.device.type)
     feed = Feed(rows, capacity, 0, 1, True, tokenizer.pad_token_id)
     plan = BatchPlan(len(rows), ROWS, seed=0, shuffle=False)
     results: list[StepResult] = []
@@ -209,7 +209,7 @@ def main() -> None:
     if precision == "auto":
         precision = "bf16" if cpu_has_bf16() else "fp32"
     rows = tokenized(load(None)[1], arguments.steps)
-    per_step = len(rows.input_ids) / arguments.steps
+    per_step = rows.tokens / arguments.steps
     threads = torch.get_num_threads()
     print(
         f"{precision}, {threads} threads, {ROWS} rows and {per_step:.0f} real tokens a step, torch {torch.__version__}"

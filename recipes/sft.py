@@ -37,6 +37,7 @@ def main() -> None:
     from toolkit.layout import build_layout
     from toolkit.models import load_model, load_tokenizer
     from toolkit.monitor.banner import note
+    from toolkit.monitor.preparation import PreparationProgress
     from toolkit.monitor.summary import report
     from toolkit.objectives.causal_lm import CausalLanguageModeling
     from toolkit.run import fine_tune
@@ -47,7 +48,16 @@ def main() -> None:
     folder = claim(config, layout.launch) if layout.is_main else RunFolder.of(config)
     tokenizer = load_tokenizer(config.model)
     say = note if layout.is_main else (lambda message: None)
-    data = prepare(config.data, tokenizer, seed=config.seed, prompts=config.generate_rows, note=say)
+    with PreparationProgress(active=layout.is_main) as progress:
+        data = prepare(
+            config.data,
+            tokenizer,
+            seed=config.seed,
+            prompts=config.generate_rows,
+            note=say,
+            progress=progress,
+            max_steps=config.train.max_steps,
+        )
 
     model = load_model(config.model, seed=config.seed)
     before = answer(layout, model, tokenizer, data.prompts, max_new_tokens=config.generate_max_tokens)

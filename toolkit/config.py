@@ -67,7 +67,9 @@ class DataConfig:
     encoding: str = option("utf-8", "encoding of text files")
     sample_by: Literal["line", "paragraph", "document"] = option("line", "what a row of a .txt file is")
     max_rows: int | None = option(None, "read at most this many rows of each source", minimum=1)
-    on_bad_row: Literal["error", "skip"] = option("error", "what a row that cannot be used does; skipped ones are counted")
+    on_bad_row: Literal["error", "skip"] = option(
+        "error", "what a row that cannot be used does; skipped ones are counted"
+    )
     max_bad_fraction: float = option(
         0.1, "stop when a larger share of a source's rows cannot be used or keeps no label", minimum=0.0
     )
@@ -85,11 +87,13 @@ class DataConfig:
     control_tokens: Literal["text", "token"] = option(
         "text", "how control tokens inside the text of messages are encoded: as the text they are, or acting"
     )
-    num_proc: int | None = option(None, "processes that tokenize; default: one for each core, where there is enough to do", minimum=1)
+    num_proc: int | None = option(None, "processes that tokenize; default: one for each core", minimum=1)
     cache_dir: str | None = option(
         None, "where tokenized data is kept; default: $TOOLKIT_CACHE, else ~/.cache/toolkit", path=True
     )
-    streaming: bool = option(False, "tokenize while training, for data that does not fit the disk; needs train.max_steps")
+    streaming: bool = option(
+        False, "tokenize while training, for data that does not fit the disk; needs train.max_steps"
+    )
     shuffle: bool = option(True, "a new order of the rows in every epoch")
     shuffle_window: int = option(10_000, "with streaming: rows within which the order is shuffled", minimum=1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,30 +14,44 @@ from toolkit.data.prepared import Prompt
 from toolkit.layout import Layout
 from toolkit.steps import Feed
 
+# Rows that are cut into micro-batches at once: all of a large evaluation set would be laid out in memory otherwise.
+_ROWS_AT_ONCE = 4096
+
 
 @torch.no_grad()
-def evaluate_loss(layout: Layout, module: torch.nn.Module, feed: Feed) -> dict[str, float]:
+def evaluate_loss(
+    layout: Layout, module: torch.nn.Module, feed: Feed, ranges: Mapping[str, tuple[int, int]] | None = None
+) -> dict[str, float]:
     """Mean loss over all labelled tokens of all rows, in eval mode.
 
-    The rows are cut like one global batch: every rank runs the same number of micro-batches, so collectives inside the
+    The rows are cut like global batches: every rank runs the same number of micro-batches, so collectives inside the
     forward cannot wait for ever, and fillers weigh nothing, so no row counts twice. Returns `eval_loss`, `eval_tokens`
-    (labelled), `eval_perplexity` (its exponential) and the objective's own metrics as `eval_NAME`.
+    (labelled), `eval_perplexity` (its exponential) and the objective's own metrics as `eval_NAME`. `ranges`: the rows
+    of each source, by name; with more than one, `eval_loss/SOURCE` is each one's own loss.
     """
     was_training = module.training
     module.eval()
-    totals: dict[str, torch.Tensor] = {}
-    for batch in feed.micro_batches(np.arange(len(feed.rows))):
-        output = module(batch.to(layout.device))
-        for name, value in {"loss": output.loss_sum, "tokens": output.weight, **output.metrics}.items():
-            totals[name] = totals.get(name, 0) + value.double()
+    totals: dict[tuple[str, str], torch.Tensor] = {}
+    for source, (first, stop) in (ranges or {"": (0, len(feed.rows))}).items():
+        for start in range(first, stop, _ROWS_AT_ONCE):
+            for batch in feed.micro_batches(np.arange(start, min(start + _ROWS_AT_ONCE, stop))):
+                output = module(batch.to(layout.device))
+                for name, value in {"loss": output.loss_sum, "tokens": output.weight, **output.metrics}.items():
+                    totals[name, source] = totals.get((name, source), 0) + value.double()
     module.train(was_training)
     layout.shard_again(module)
-    names = sorted(totals)
-    sums = dict(zip(names, (v.item() for v in layout.sum(*(totals[n] for n in names))), strict=True))
+    keys = sorted(totals)
+    parts = dict(zip(keys, (v.item() for v in layout.sum(*(totals[key] for key in keys))), strict=True))
+    sums: dict[str, float] = {}
+    for (name, _), value in parts.items():
+        sums[name] = sums.get(name, 0.0) + value
     weight = sums.pop("tokens")
     loss = sums.pop("loss") / weight
     result = {"eval_loss": loss, "eval_tokens": weight, "eval_perplexity": math.exp(min(loss, 700.0))}
-    return result | {f"eval_{name}": value / weight for name, value in sums.items()}
+    result |= {f"eval_{name}": value / weight for name, value in sums.items()}
+    if ranges is not None and len(ranges) > 1:
+        result |= {f"eval_loss/{source}": parts["loss", source] / parts["tokens", source] for source in ranges}
+    return result
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,14 @@ class Layout:
             torch.distributed.all_reduce(stacked)
         return list(stacked)
 
+    def largest(self, value: int) -> int:
+        """The largest of every rank's value, on every rank."""
+        if self.accelerator.num_processes == 1:
+            return value
+        highest = torch.tensor(value, device=self.device)
+        torch.distributed.all_reduce(highest, op=torch.distributed.ReduceOp.MAX)
+        return int(highest.item())
+
     def gather_objects(self, items: list[Any]) -> list[Any]:
         """The concatenation of every rank's list, in rank order, on every rank."""
         if self.accelerator.num_processes == 1:

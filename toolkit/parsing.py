@@ -271,7 +271,8 @@ def _expand_paths(config: Any, where: dict[str, str], files: list[str]) -> None:
 
         text = re.sub(r"\$(?:(\w+)|\{(\w+)\})", variable, text)
         try:
-            return str(Path(text).expanduser()) if text.startswith("~") else text
+            expanded = str(Path(text).expanduser()) if text.startswith("~") else text
+            return os.path.normpath(expanded) if "/../" in expanded else expanded
         except RuntimeError:
             raise UserError(f"{key}: {text}: there is no such user; write ./{text} for a name with a tilde") from None
 

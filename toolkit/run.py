@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.attention import choose_attention
 from toolkit.config import RunConfig
+from toolkit.data.account import Account
 from toolkit.data.plan import BatchPlan
 from toolkit.data.prepared import PreparedData
 from toolkit.data.tokens import TokenRows
@@ -25,7 +26,7 @@ from toolkit.objectives import Objective, ObjectiveModule
 from toolkit.optim import Schedule, build_optimizer, build_schedule
 from toolkit.probe import probe_model
 from toolkit.run_folder import RunFolder
-from toolkit.steps import Feed, device_capacity
+from toolkit.steps import Feed, StreamFeed, device_capacity
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,13 @@ def fine_tune(
     if new_ends:
         say(f"generation config: eos_token_id now includes {new_ends}, which end a turn or the text")
 
-    plan = BatchPlan(data.mixture.rows_per_epoch, config.train.global_batch_size, config.seed, config.data.shuffle, data.mixture)
+    rows_per_epoch = len(data.train) if data.mixture is None else data.mixture.rows_per_epoch
+    plan = BatchPlan(
+        rows_per_epoch, config.train.global_batch_size, config.seed, config.data.shuffle, mixture=data.mixture
+    )
     total_steps = plan.total_steps(config.train.epochs, config.train.max_steps)
     schedule = build_schedule(config.train, total_steps, say)
-    feed, capacity_said = _feed(config, layout, model, tokenizer, data.train)
+    feed, capacity_said = _train_feed(config, layout, model, tokenizer, data)
     eval_feed = None if data.eval is None else _feed(config, layout, model, tokenizer, data.eval)[0]
 
     module = ObjectiveModule(model, objective)
@@ -81,7 +85,7 @@ def fine_tune(
 
         def evaluate(step: int, name: str) -> None:
             if eval_feed is not None:
-                evaluations[name] = evaluate_loss(layout, module, eval_feed)
+                evaluations[name] = evaluate_loss(layout, module, eval_feed, data.eval_ranges)
                 log.evaluation(step, evaluations[name])
 
         def after_step(step: int) -> None:
@@ -102,6 +106,11 @@ def fine_tune(
             record=log.step,
             after_step=after_step,
         )
+    if data.stream is not None:
+        read = Account()
+        for part in layout.gather_objects([data.stream.account]):
+            read.add(part)
+        say(f"train, as far as it was read: {read}")
     export_model(layout, module, tokenizer, folder.model)
     if layout.is_main:
         folder.record_files()
@@ -113,15 +122,38 @@ def _feed(
 ) -> tuple[Feed, str]:
     """This rank's feed of `rows`, and what one device holds at once in words."""
     hidden_size = model.config.get_text_config().hidden_size
-    capacity, said = device_capacity(config.train, rows, hidden_size, layout.device.type)
+    capacity, said = device_capacity(config.train, int(rows.lengths.max()), hidden_size, layout.device.type)
     padding_free, pad = config.train.padding_free, tokenizer.pad_token_id
     return Feed(rows, capacity, layout.dp_rank, layout.dp_size, padding_free, pad), said
+
+
+def _train_feed(
+    config: RunConfig, layout: Layout, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData
+) -> tuple[Feed | StreamFeed, str]:
+    if data.stream is None:
+        return _feed(config, layout, model, tokenizer, data.train)
+    hidden_size = model.config.get_text_config().hidden_size
+    capacity, said = device_capacity(config.train, config.data.max_length, hidden_size, layout.device.type)
+    feed = StreamFeed(
+        data.stream,
+        config.train.global_batch_size,
+        capacity,
+        layout.dp_rank,
+        layout.dp_size,
+        config.train.padding_free,
+        int(tokenizer.pad_token_id),  # type: ignore[arg-type]
+        int(model.get_input_embeddings().num_embeddings),  # type: ignore[arg-type]
+        layout.largest,
+    )
+    return feed, said
 
 
 def check_before_training(
     config: RunConfig, layout: Layout, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData
 ) -> None:
     """What can go wrong far from its cause, tried on the real model before the first step. Moves nothing to a device."""
+    if len(set(layout.gather_objects([data.fingerprint]))) > 1:
+        raise UserError("data: the processes read different rows; are the data files the same on every node?")
     if layout.mixed_precision == "bf16" and model.dtype == torch.bfloat16:
         raise UserError(
             "model.dtype: bfloat16 trains bf16 weights, and mixed_precision: bf16 in the accelerate config keeps fp32 "
@@ -145,32 +177,39 @@ def banner(
     data: PreparedData,
     plan: BatchPlan,
     schedule: Schedule,
-    feed: Feed,
+    feed: Feed | StreamFeed,
     capacity_said: str,
 ) -> dict[str, str]:
     """Everything that was derived or decided, for people to read before the first step."""
     sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
     trainable, everything = sum(n for n, grad in sizes if grad), sum(n for n, _ in sizes)
-    micro_batches = len(feed.micro_batches(plan.row_ids(0)))
+    accumulation = "agreed by the ranks in each step of the stream"
+    if isinstance(feed, Feed):
+        micro_batches = len(feed.micro_batches(plan.row_ids(0)))
+        accumulation = f"{micro_batches} micro-batches per device in the first step"
+        accumulation += f" ({micro_batches * layout.dp_size} in all), derived"
     scaled = config.train.learning_rate_scaling
     return {
         "model": f"{config.model.name_or_path}, {trainable:,} of {everything:,} parameters trainable",
         "weights": f"{describe_dtypes(module)}; mixed precision {layout.mixed_precision}",
         "attention": str(layout.accelerator.unwrap_model(module).model.config._attn_implementation)
         + (", padding-free" if config.train.padding_free else ", padded"),
-        "train": _size(data.train),
+        "train": "a stream" if data.stream is not None else _size(data.train),
         "eval": _size(data.eval) if data.eval is not None else "none (set data.eval or data.eval_fraction)",
         "layout": layout.describe(),
         "global batch": f"{config.train.global_batch_size} rows; one device holds {capacity_said}",
-        "accumulation": f"{micro_batches} micro-batches per device in the first step"
-        f" ({micro_batches * layout.dp_size} in all), derived",
-        "steps": f"{schedule.total_steps} = "
-        + (f"train.max_steps ({plan.steps_per_epoch} steps per epoch)" if config.train.max_steps else "")
-        + ("" if config.train.max_steps else f"{config.train.epochs:g} epochs x {plan.steps_per_epoch} steps"),
+        "accumulation": accumulation,
+        "steps": f"{schedule.total_steps} = {_steps_said(config, plan, streaming=data.stream is not None)}",
         "learning rate": f"{schedule.peak:.6g}, {schedule.shape}, {schedule.warmup_steps} warm-up steps"
         + ("" if scaled == "none" else f" ({config.train.learning_rate:g} scaled: {scaled})"),
         "output": str(config.output_dir),
     }
+
+
+def _steps_said(config: RunConfig, plan: BatchPlan, *, streaming: bool) -> str:
+    if config.train.max_steps is None:
+        return f"{config.train.epochs:g} epochs x {plan.steps_per_epoch} steps"
+    return "train.max_steps" + ("" if streaming else f" ({plan.steps_per_epoch} steps per epoch)")
 
 
 def _size(rows: TokenRows) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,9 @@ import numpy as np
 from toolkit.config import TrainConfig
 from toolkit.data.collate import MicroBatch, collate
 from toolkit.data.plan import BatchPlan
+from toolkit.data.rows import Row, RowError
 from toolkit.data.split import Capacity, split
+from toolkit.data.stream import RowStream
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
 
@@ -56,12 +58,48 @@ class Feed:
             yield Step(index, row_ids, self.micro_batches(row_ids), plan.epoch_after(index))
 
 
-def device_capacity(config: TrainConfig, rows: TokenRows, hidden_size: int, device_type: str) -> tuple[Capacity, str]:
+@dataclass(frozen=True)
+class StreamFeed:
+    """Takes global batches off a stream, tokenizes this rank's share of each and cuts it into micro-batches.
+
+    How many micro-batches a rank needs shows only after tokenizing, so the ranks agree on the largest number (`agree`),
+    with one small collective a step.
+    """
+
+    stream: RowStream
+    global_batch_size: int
+    capacity: Capacity
+    dp_rank: int
+    dp_size: int
+    padding_free: bool
+    pad_token_id: int
+    embedding_rows: int
+    agree: Callable[[int], int]
+
+    def steps(self, plan: BatchPlan, start: int, stop: int) -> Iterator[Step]:
+        """Optimizer steps start..stop-1; the plan has nothing to say on a stream."""
+        batches = self.stream.batches(self.global_batch_size, start)
+        for index, (turn, rows) in zip(range(start, stop), batches, strict=False):
+            first = index * self.global_batch_size
+            row_ids = np.arange(first, first + len(rows))
+            yield Step(index, row_ids, self._micro_batches(rows[self.dp_rank :: self.dp_size]), float(turn))
+
+    def _micro_batches(self, rows: list[tuple[int, Row | RowError]]) -> list[MicroBatch]:
+        tokens = self.stream.tokenize(rows)
+        if len(tokens) and tokens.largest_id >= self.embedding_rows:
+            raise UserError(f"data.train: token id {tokens.largest_id} >= {self.embedding_rows} embedding rows")
+        parts = split(np.arange(len(tokens)), tokens.lengths, 1, self.capacity)[0] if len(tokens) else []
+        parts += [np.arange(0)] * (max(1, self.agree(len(parts))) - len(parts))
+        return [collate(tokens, ids, padding_free=self.padding_free, pad_token_id=self.pad_token_id) for ids in parts]
+
+
+def device_capacity(config: TrainConfig, longest: int, hidden_size: int, device_type: str) -> tuple[Capacity, str]:
     """What one device (`torch.device.type`) holds at once, and a sentence that says where the number comes from.
+
+    longest: tokens of the longest row.
 
     Raises UserError when the longest row does not fit into train.max_tokens_per_micro_batch.
     """
-    longest = int(rows.lengths.max())
     tokens, limit = config.max_tokens_per_micro_batch, config.micro_batch_size
     if tokens is not None and longest > tokens:
         raise UserError(

@@ -64,14 +64,14 @@ def test_rows_read_are_whole_truncated_and_dropped(tokenizer, tmp_path) -> None:
     assert [n > 12 for n in lengths] == [False, True, True, False]
     data, notes = run(tokenizer, train=source, max_length=12, max_bad_fraction=0.3)
     account = (
-        "train: a: 4 rows = 2 whole + 1 truncated (1 answers lost their end) + 1 dropped (no label within 12 tokens: 1)"
+        "train a: 4 rows = 2 whole + 1 truncated (1 answers lost their end) + 1 dropped (no label within 12 tokens: 1)"
     )
     assert account in notes
     assert any("raise data.max_length" in n for n in notes)
     assert data.train.lengths.tolist() == [lengths[0], 12, lengths[3]]
     data, notes = run(tokenizer, train=source, max_length=12, overlength="drop")
     assert data.train.lengths.tolist() == [lengths[0], lengths[3]]
-    assert "train: a: 4 rows = 2 whole + 0 truncated + 2 dropped (longer than 12 tokens: 2)" in notes
+    assert "train a: 4 rows = 2 whole + 0 truncated + 2 dropped (longer than 12 tokens: 2)" in notes
     with pytest.raises(UserError, match=r"a\.jsonl:2: longer than data.max_length 12 \(\d+ tokens\)"):
         run(tokenizer, train=source, max_length=12, overlength="error")
 
@@ -100,7 +100,7 @@ def test_held_out_rows_are_apart_and_the_same_for_the_same_seed(tokenizer, tmp_p
     other, _ = run(tokenizer, train=source, eval_fraction=0.2, prompts=5, seed=1)
     assert (len(first.train), len(first.eval)) == (40, 10)
     assert tokens(first.eval) == tokens(again.eval)
-    assert not tokens(first.eval) == tokens(other.eval)
+    assert tokens(first.eval) != tokens(other.eval)
     rows = {tuple(part.ids(i)) for part in (first.train, first.eval) for i in range(len(part))}
     assert len(rows) == 50
     for prompt in first.prompts:

@@ -15,7 +15,9 @@ USER = {"role": "user", "content": "q"}
 ANSWER = {"role": "assistant", "content": "r"}
 
 
-def example(values: dict[str, Any], mapping: dict[str, str] | None = None, train_on: str = "assistant", accepted=SHAPES):
+def example(
+    values: dict[str, Any], mapping: dict[str, str] | None = None, train_on: str = "assistant", accepted=SHAPES
+):
     return to_example(Row(values, "d.jsonl", 3), detect_shape(values, mapping, accepted), mapping, train_on)
 
 
@@ -200,7 +202,9 @@ def test_share_gpt_is_its_messages_twin() -> None:
     assert [m["role"] for m in found.messages] == ["user", "assistant", "tool", "assistant"]
     assert found.messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
     assert found.learnt == (False, True, False, True)
-    assert reason({"conversations": [turns[0], {**call, "value": "f(1)"}]}).startswith("function_call is not valid JSON")
+    assert reason({"conversations": [turns[0], {**call, "value": "f(1)"}]}).startswith(
+        "function_call is not valid JSON"
+    )
 
 
 def test_alpaca() -> None:
@@ -238,7 +242,9 @@ def test_a_message_says_that_it_is_not_learnt() -> None:
     assert example({"messages": [USER, {**ANSWER, "weight": 0}, {**USER, "weight": 0}, on]}).learnt == found.learnt
     assert reason({"messages": [USER, off]}).startswith("no message is learnt")
     assert reason({"messages": [USER, {**ANSWER, "train": "no"}]}).startswith("train must be true or false")
-    assert reason({"messages": [USER, {**ANSWER, "weight": 0.5}]}).startswith("train must be true or false and weight 0")
+    assert reason({"messages": [USER, {**ANSWER, "weight": 0.5}]}).startswith(
+        "train must be true or false and weight 0"
+    )
     assert reason({"messages": [USER, {**ANSWER, "weight": 0, "train": True}]}).startswith("train and weight")
     assert reason({"messages": [{**USER, "train": True}, ANSWER]}).startswith("train: true in a user message")
     assert reason({"messages": [USER, off]}, train_on="all").startswith("train: false in a message")

@@ -52,7 +52,9 @@ def cache_folder(cache_dir: str | None) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"data.cache_dir: cannot write to {folder} ({error.strerror}); set it to another folder") from None
+        raise UserError(
+            f"data.cache_dir: cannot write to {folder} ({error.strerror}); set it to another folder"
+        ) from None
     return folder
 
 

@@ -14,9 +14,9 @@ import transformers
 import xxhash
 from transformers import PreTrainedTokenizerBase
 
+from toolkit.data.settings import Settings
 from toolkit.data.sources.source import Source
 from toolkit.data.sources.table_rows import load_dataset
-from toolkit.data.tokenizing import Settings
 
 _CHUNK_BYTES = 1 << 23
 
@@ -63,7 +63,11 @@ def fingerprint(
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of the vocabulary, the rules, the special tokens and the chat template."""
     backend = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else repr(sorted(tokenizer.get_vocab().items()))
-    rest = [type(tokenizer).__name__, tokenizer.chat_template, {k: str(v) for k, v in tokenizer.special_tokens_map.items()}]
+    rest = [
+        type(tokenizer).__name__,
+        tokenizer.chat_template,
+        {k: str(v) for k, v in tokenizer.special_tokens_map.items()},
+    ]
     return xxhash.xxh3_128((backend + json.dumps(rest, sort_keys=True)).encode()).hexdigest()
 
 

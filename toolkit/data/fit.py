@@ -109,6 +109,7 @@ def _whole_end(row: Piece, limit: int, tokenizer: PreTrainedTokenizerBase, contr
     while end > 1 and is_control[end] and is_control[end - 1] and row.supervised[end] and row.supervised[end - 1]:
         end -= 1
     for shorter in range(end, max(end - _CHARACTER, 0), -1):
-        if not tokenizer.decode(row.input_ids[max(0, shorter - _CHARACTER) : shorter].tolist()).endswith("\ufffd"):
+        tail = tokenizer.decode(row.input_ids[max(0, shorter - _CHARACTER) : shorter].tolist())
+        if not str(tail).endswith("\ufffd"):
             return shorter
     return end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +18,16 @@ from toolkit.data.parallel import ordered_map
 from toolkit.data.permutation import permute
 from toolkit.data.prepared import PreparedData, PreparedSource, prompts_of
 from toolkit.data.rows import Row, RowError
-from toolkit.data.shapes import SUPERVISED, check_train_on, detect_shape, used_columns
+from toolkit.data.settings import Note, decide_settings
+from toolkit.data.shapes import SUPERVISED
 from toolkit.data.sources import find_sources, read_blocks
 from toolkit.data.sources.source import Block, ParsedBlock, Source
 from toolkit.data.store import StoreWriter, open_store, read_report
-from toolkit.data.template import load_chat_template, require_chat_template
-from toolkit.data.tokenizing import Settings, Tokenizing
+from toolkit.data.stream import RowStream, open_stream
+from toolkit.data.template import load_chat_template
+from toolkit.data.tokenizing import Tokenizing
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
-
-Note = Callable[[str], None]
-
-# Rows whose columns decide the shape: more than one, since the first may lack a column that is null in it.
-_ROWS_LOOKED_AT = 100
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -46,15 +43,17 @@ def prepare(
     note: Note,
     progress: Progress = quiet,
     accepted: Collection[str] = SUPERVISED,
+    max_steps: int | None = None,
 ) -> PreparedData:
     """Read, check, tokenize and mask the training and evaluation rows, or take them from the cache.
 
     prompts: how many evaluation rows are also kept as prompts for generation. `note` gets every line that the user
     should read: shapes detected, columns ignored, rows truncated and dropped, proportions of a mixture. `accepted`:
-    names of the shapes that the recipe learns from. Raises UserError for a bad row, a missing file, a missing chat
+    names of the shapes that the recipe learns from. `max_steps`: train.max_steps, needed for
+    streaming. Raises UserError for a bad row, a missing file, a missing chat
     template, or when nothing is left to learn from.
     """
-    check_options(config)
+    check_options(config, max_steps)
     if config.chat_template is not None:
         tokenizer.chat_template = load_chat_template(config.chat_template)
     found = {key: find_sources(config, key) for key in ("train", "eval") if getattr(config, key) is not None}
@@ -63,8 +62,15 @@ def prepare(
     def tokenized(key: str) -> list[PreparedSource]:
         return [_tokenized(one, key, config, tokenizer, folder, note, progress, accepted) for one in found[key]]
 
-    sources = tokenized("train")
-    rows, held_out = TokenRows.of(*(part.store for part in sources)), None
+    stream: RowStream | None = None
+    sources: list[PreparedSource] = []
+    if config.streaming:
+        stream = open_stream(config, tokenizer, seed=seed, note=note, accepted=accepted)
+        rows = stream.sample()
+    else:
+        sources = tokenized("train")
+        rows = TokenRows.of(*(part.store for part in sources))
+    held_out: TokenRows | None = None
     eval_sources: list[PreparedSource] = []
     if "eval" in found:
         eval_sources = tokenized("eval")
@@ -72,14 +78,16 @@ def prepare(
     elif config.eval_fraction > 0:
         rows, held_out = _hold_out(rows, sources, config.eval_fraction, seed, note)
         eval_sources = sources
-    mixture = _mixture(rows, sources, seed, note)
+    mixture = None if stream is not None else _mixture(rows, sources, seed, note)
     turn_end = turn_end_ids(tokenizer) if tokenizer.chat_template else []
     asked = [] if held_out is None else prompts_of(held_out, eval_sources, tokenizer, prompts)
-    return PreparedData(rows, held_out, asked, turn_end, mixture, sources, eval_sources)
+    return PreparedData(rows, held_out, asked, turn_end, mixture, sources, eval_sources, stream)
 
 
-def check_options(config: DataConfig) -> None:
+def check_options(config: DataConfig, max_steps: int | None) -> None:
     """Raise `UserError` for options that are missing or contradict each other."""
+    if config.streaming and max_steps is None:
+        raise UserError("data.streaming: the number of rows is unknown; set train.max_steps")
     if config.train is None:
         raise UserError("data.train is not set; give a file, a folder, a glob or a hub name")
     if config.eval is not None and config.eval_fraction > 0:
@@ -99,7 +107,7 @@ def _tokenized(
     accepted: Collection[str],
 ) -> PreparedSource:
     """The tokenized rows of one source, made now or before."""
-    label = f"{key}: {source.name}"
+    label = f"{key} {source.name}"
     settings = decide_settings(source, config, tokenizer, label, note, accepted)
     paths = tuple(map(str, source.files)) or (str(source.dataset),)
     name = fingerprint(source, _content(source, progress), tokenizer, settings, source.spec.max_rows)
@@ -128,52 +136,6 @@ def _tokenized(
     return PreparedSource(source, settings, account, open_store(entry, paths), name, cached)
 
 
-def decide_settings(
-    source: Source,
-    config: DataConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    label: str,
-    note: Note,
-    accepted: Collection[str],
-) -> Settings:
-    """Find the shape of the first rows and check that it fits the options. Raises `UserError`."""
-    columns: dict[str, None] = {}
-    values, looked_at = {}, 0
-    for block in read_blocks(source):
-        for row in block.rows():
-            if isinstance(row, RowError):
-                if config.on_bad_row == "error":
-                    raise UserError(str(row))
-                continue
-            values = values or row.values
-            columns |= dict.fromkeys(row.values)
-            looked_at += 1
-            if looked_at >= _ROWS_LOOKED_AT:
-                break
-        if looked_at >= _ROWS_LOOKED_AT:
-            break
-    if not looked_at:
-        raise UserError(f"{label}: 0 usable rows in {source.spec.path}: there is no row in it")
-    mapping = source.spec.columns
-    shape = detect_shape(columns, mapping, accepted)
-    check_train_on(shape, config.train_on)
-    if shape.name not in ("text", "prompt+completion") or isinstance(values.get("prompt"), list):
-        require_chat_template(tokenizer)
-    ignored = sorted(set(columns) - used_columns(shape, mapping))
-    what = f"{source.spec.path}" + (f" ({len(source.files)} files)" if len(source.files) > 1 else "")
-    note(f"{label}: {what}: shape {shape.name}" + (f"; columns not used: {', '.join(ignored)}" if ignored else ""))
-    return Settings(
-        shape.name,
-        mapping,
-        config.train_on,
-        config.max_length,
-        config.overlength,
-        config.on_bad_row,
-        config.control_tokens,
-        config.system_policy,
-    )
-
-
 def _content(source: Source, progress: Progress) -> str:
     if source.dataset is not None:
         return dataset_digest(source)
@@ -194,7 +156,7 @@ def limited(blocks: Iterator[Block], max_rows: int | None) -> Iterator[Block]:
         if left is None:
             yield block
             continue
-        rows = []
+        rows: list[Row | RowError] = []
         for row in block.rows():
             if len(rows) == left:
                 break
@@ -266,7 +228,7 @@ def _hold_out(
         # Epoch 2^32 is one that no training run reaches: the split has an order of its own.
         chosen.append(first + np.sort(permute(np.arange(count), size, seed + number, epoch=2**32)))
         note(
-            f"eval: {part.source.name}: {count:,} of {size:,} training rows held out "
+            f"eval {part.source.name}: {count:,} of {size:,} training rows held out "
             f"(data.eval_fraction {fraction:g}, seed {seed})"
         )
     held = np.concatenate(chosen)
@@ -280,7 +242,10 @@ def _mixture(rows: TokenRows, sources: list[PreparedSource], seed: int, note: No
     counts = rows_per_epoch(sizes, [spec.weight for spec in specs], [spec.repeat for spec in specs])
     if len(sources) > 1 or counts != sizes:
         tokens = [int(rows.lengths[rows.starts[i] : rows.starts[i + 1]].sum(dtype=np.int64)) for i in range(len(sizes))]
-        seen = [mean * count for mean, count in zip((t / s for t, s in zip(tokens, sizes, strict=True)), counts, strict=True)]
+        seen = [
+            mean * count
+            for mean, count in zip((t / s for t, s in zip(tokens, sizes, strict=True)), counts, strict=True)
+        ]
         for part, size, count, amount in zip(sources, sizes, counts, seen, strict=True):
             note(
                 f"mixture: {part.source.name}: {count:,} rows per epoch ({count / sum(counts):.1%} of rows, "

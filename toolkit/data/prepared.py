@@ -11,11 +11,12 @@ from toolkit.data.account import Account
 from toolkit.data.chat import prompt_ids
 from toolkit.data.examples import Example
 from toolkit.data.mixture import Mixture
+from toolkit.data.settings import Settings
 from toolkit.data.shapes import SHAPES, to_example
 from toolkit.data.sources import read_rows
 from toolkit.data.sources.source import Source
 from toolkit.data.store import TokenStore
-from toolkit.data.tokenizing import Settings
+from toolkit.data.stream import RowStream
 from toolkit.data.tokens import TokenRows
 
 
@@ -61,16 +62,17 @@ class PreparedData:
     """Rows to train and to evaluate on, prompts of evaluation rows, and the ids that end an assistant turn.
 
     sources, eval_sources: the parts of `train` and `eval`, in order. mixture: how an epoch is made of the sources.
-    eval_ranges: the rows of `eval` that each source has, by name, as (start, stop).
+    With a `stream`, `train` is a sample of its first rows, and there is no mixture.
     """
 
     train: TokenRows
     eval: TokenRows | None
     prompts: list[Prompt]
     turn_end: list[int]
-    mixture: Mixture
+    mixture: Mixture | None
     sources: list[PreparedSource]
     eval_sources: list[PreparedSource]
+    stream: RowStream | None = None
 
     @property
     def eval_ranges(self) -> dict[str, tuple[int, int]]:

@@ -12,22 +12,9 @@ from toolkit.data.account import Account
 from toolkit.data.chat import encode, special_tokens_in_content
 from toolkit.data.fit import Fitted, Piece, split, truncate
 from toolkit.data.rows import Row, RowError
+from toolkit.data.settings import Settings
 from toolkit.data.shapes import SHAPES, to_example
 from toolkit.data.sources.source import Block
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Everything besides the tokenizer that decides what a row becomes; a part of the cache's key."""
-
-    shape: str
-    columns: dict[str, str] | None
-    train_on: str
-    max_length: int
-    overlength: str
-    on_bad_row: str
-    control_tokens: str
-    system_policy: str
 
 
 @dataclass(frozen=True)

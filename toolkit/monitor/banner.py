@@ -21,5 +21,8 @@ def print_table(title: str, entries: Mapping[str, str]) -> None:
 
 
 def note(message: str) -> None:
-    """One line that the user should read: a default taken, something changed, a warning."""
-    console.print(message, markup=False)
+    """One line that the user should read: a default taken, something changed, a warning.
+
+    Text of the user's may have characters that the terminal cannot show; they are escaped, never the end of a run.
+    """
+    console.print(message.encode(console.encoding, "backslashreplace").decode(console.encoding), markup=False)

@@ -146,7 +146,9 @@ def _elements(document: Any, path: Path, field: str | None) -> list[Any]:
         return document
     lists = [key for key, value in document.items() if _is_list_of_rows(value)] if isinstance(document, dict) else []
     if len(lists) == 1:
-        raise UserError(f"{path}: the rows seem to lie under {lists[0]!r}; set field: {lists[0]} beside path in data.train")
+        raise UserError(
+            f"{path}: the rows seem to lie under {lists[0]!r}; set field: {lists[0]} beside path in data.train"
+        )
     return [document]
 
 

@@ -59,7 +59,9 @@ class Source:
         try:
             codecs.lookup(spec.encoding or "utf-8")
         except LookupError:
-            raise UserError(f"data.encoding: {spec.encoding!r} is no encoding Python knows; try latin-1, gbk, utf-16") from None
+            raise UserError(
+                f"data.encoding: {spec.encoding!r} is no encoding Python knows; try latin-1, gbk, utf-16"
+            ) from None
 
     @property
     def total_bytes(self) -> int:
