@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from toolkit.config import DataConfig
+from toolkit.config import DataConfig, SourceConfig
 from toolkit.data.prepare import prepare
 from toolkit.data.prepared import PreparedData
 from toolkit.data.tokens import TokenRows
@@ -168,3 +171,111 @@ def test_what_cannot_be_read_is_said_in_one_line(config, message, tokenizer, tmp
     with pytest.raises(UserError, match=message) as error:
         run(tokenizer, **config)
     assert "\n" not in str(error.value)
+
+
+def completions(count: int, empty: int = 0) -> list[dict]:
+    return [{"prompt": f"q{i}", "completion": "" if i < empty else "yes"} for i in range(count)]
+
+
+def test_bad_rows_are_errors_or_counted_and_too_many_stop_the_run(tokenizer, tmp_path) -> None:
+    """A20."""
+    source = write(tmp_path / "a.jsonl", completions(100, empty=60))
+    with pytest.raises(UserError, match=r"a\.jsonl:1: empty completion"):
+        run(tokenizer, train=source)
+    with pytest.raises(UserError, match=r"dropped 60 of 100 rows \(empty completion: 60\).*data\.max_bad_fraction"):
+        run(tokenizer, train=source, on_bad_row="skip")
+    data, notes = run(tokenizer, train=source, on_bad_row="skip", max_bad_fraction=0.6)
+    assert len(data.train) == 40
+    assert "  dropped 60 of 100 rows (empty completion: 60)" in notes
+    assert sum("a.jsonl:1: empty completion" in n for n in notes) == 1
+
+
+@pytest.mark.parametrize("content", ["", "\n \n", '{"prompt": "a", "completion": ""}\n'])
+def test_nothing_usable_is_an_error(tokenizer, tmp_path, content) -> None:
+    """A21."""
+    file = tmp_path / "a.jsonl"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=r"0 usable rows in .*a\.jsonl"):
+        run(tokenizer, train=str(file), on_bad_row="skip")
+
+
+def test_nothing_is_tokenized_twice_and_every_change_is_noticed(tokenizer, tmp_path) -> None:
+    """A22: the content at the same size and time stamp, the length, the template, the tokenizer, the supervision."""
+    file = tmp_path / "a.jsonl"
+    write(file, chats(3, "yes"))
+    stamp = file.stat().st_mtime_ns
+
+    def cached(**options) -> bool:
+        data, notes = run(tokenizer, train=str(file), **options)
+        assert sum("tokenized before" in n for n in notes) == data.sources[0].cached
+        return data.sources[0].cached
+
+    assert [cached(), cached()] == [False, True]
+    write(file, chats(3, "not"))
+    os.utime(file, ns=(stamp, stamp))
+    assert [cached(), cached()] == [False, True]
+    assert supervised(run(tokenizer, train=str(file))[0], tokenizer) == "not 0<|im_end|>"
+    assert [cached(max_length=100), cached(train_on="all"), cached(chat_template="chatml")] == [False] * 3
+    assert cached(chat_template="chatml")
+    tokenizer.add_tokens(["zzz"])
+    assert not cached(chat_template="chatml")
+    file.rename(tmp_path / "b.jsonl")  # the same content elsewhere is the same data
+    data, _ = run(tokenizer, train=str(tmp_path / "b.jsonl"), chat_template="chatml")
+    assert data.sources[0].cached
+    assert data.train.origin(2) == f"{tmp_path / 'b.jsonl'}:3"
+
+
+def test_a_mixture_says_what_it_is_made_of(tokenizer, tmp_path) -> None:
+    small, large = write(tmp_path / "s.jsonl", chats(10)), write(tmp_path / "l.jsonl", completions(30))
+    train = [SourceConfig(path=small, weight=1.0), SourceConfig(path=large, weight=1.0, name="big")]
+    data, notes = run(tokenizer, train=train, eval_fraction=0.1)
+    assert data.mixture.counts == (27, 27)
+    assert sum(n.startswith("mixture: s: 27 rows per epoch (50.0% of rows") for n in notes) == 1
+    assert data.eval_ranges == {"s": (0, 1), "big": (1, 4)}
+    with pytest.raises(UserError, match="two sources are named 'x'"):
+        run(tokenizer, train=[SourceConfig(path=small, name="x"), SourceConfig(path=large, name="x")])
+
+
+def test_overlong_texts_are_split_without_loss(tokenizer, tmp_path) -> None:
+    source = write(tmp_path / "a.jsonl", [{"text": "z" * 25}])
+    whole, _ = run(tokenizer, train=source)
+    data, notes = run(tokenizer, train=source, max_length=10, overlength="split")
+    assert [token for piece in tokens(data.train) for token in piece] == tokens(whole.train)[0]
+    assert data.train.lengths.max() <= 10
+    assert {data.train.origin(i) for i in range(len(data.train))} == {f"{source}:1"}
+    assert any("1 split into 3" in n for n in notes)
+
+
+def test_faq_in_four_forms_gives_the_same_supervised_text(tokenizer) -> None:
+    faq = pytest.importorskip("zaragoza_construction_faq")
+    folder = Path(faq.__file__).parent / "data"
+    columns = {"user": "q", "assistant": "a"}
+    forms = {"faq-en.jsonl": columns, "faq-en.csv": columns, "faq-en-alpaca.jsonl": None, "faq-en-sharegpt.jsonl": None}
+    found = []
+    for name, mapping in forms.items():
+        data, _ = run(tokenizer, train=str(folder / name), columns=mapping, max_length=4000)
+        found.append([supervised(data, tokenizer, i) for i in range(len(data.train))])
+    assert len(found[0]) > 200
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_a_stream_gives_the_same_batches_whatever_the_ranks(tokenizer, tmp_path) -> None:
+    source = write(tmp_path / "a.jsonl", chats(50))
+    config = {"train": source, "streaming": True, "shuffle_window": 16}
+
+    def batches(dp_size: int) -> list[list[tuple[int, ...]]]:
+        data = prepare(DataConfig(**config), tokenizer, seed=3, prompts=0, note=lambda m: None, max_steps=9)
+        found = []
+        for _, rows in islice(data.stream.batches(8), 13):  # two passes
+            parts = [tokens(data.stream.tokenize(rows[rank::dp_size])) for rank in range(dp_size)]
+            found.append(sorted(tuple(row) for part in parts for row in part))
+        return found
+
+    one = batches(1)
+    assert one == batches(3)
+    every = [row for batch in one for row in batch]
+    counts = Counter(every)  # 104 rows: two passes of 50, and the first 4 rows of a third
+    assert len(counts) == 50
+    assert sorted(counts.values()) == [2] * 46 + [3] * 4
+    with pytest.raises(UserError, match=r"set train\.max_steps"):
+        run(tokenizer, **config)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from toolkit.config import DataConfig
+from toolkit.config import DataConfig, SourceConfig
 from toolkit.data.rows import Row, RowError
 from toolkit.data.sources import find_sources
 from toolkit.data.sources import read_rows as rows_of_source
@@ -307,3 +307,56 @@ def test_hub_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert asked == [("owner/name", "test")]
     assert error_of("owner/gone").startswith("owner/gone: cannot load this hub dataset, split 'train' (ConnectionError")
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [("gz", "gzip"), ("zst", "zstd")])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "txt"])
+def test_compressed_files(tmp_path: Path, kind: str, suffix: str, codec: str) -> None:
+    text = {"jsonl": '{"text": "a"}\n', "json": '[{"text": "a"}]', "csv": "text\na\n", "txt": "a\n"}[kind]
+    packed = pa.compress(text.encode(), codec=codec, asbytes=True)
+    assert values(write(tmp_path / f"x.{kind}.{suffix}", packed)) == [{"text": "a"}]
+    if kind == "jsonl":
+        assert values(write(tmp_path / f"two.{kind}.{suffix}", packed * 2)) == [{"text": "a"}] * 2
+        large = pa.compress(text.encode() * 100_000, codec=codec, asbytes=True)
+        assert "is damaged or was cut short" in error_of(write(tmp_path / f"cut.{kind}.{suffix}", large[:-20]))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "gbk", "utf-16"])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "txt"])
+def test_an_encoding_that_is_named_is_used(tmp_path: Path, kind: str, encoding: str) -> None:
+    """A13."""
+    word = "中文" if encoding == "gbk" else "café"
+    texts = {"jsonl": f'{{"text": "{word}"}}\n', "json": f'[\n{{"text": "{word}"}}]', "csv": f"text\n{word}\n"}
+    source = write(tmp_path / f"x.{kind}", texts.get(kind, word).encode(encoding))
+    assert values(source, encoding=encoding) == [{"text": word}]
+
+
+def test_text_files(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.txt", "one\r\ntwo\n\n\nthree\n")
+    assert [row["text"] for row in values(source)] == ["one", "two", "three"]
+    assert lines(source) == [1, 2, 5]
+    assert [row["text"] for row in values(source, sample_by="paragraph")] == ["one\ntwo", "three"]
+    assert [row["text"] for row in values(source, sample_by="document")] == ["one\ntwo\n\n\nthree"]
+
+
+def test_rows_under_a_key(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.json", '{"meta": {}, "faq": [{"text": "a"}, {"text": "b"}]}')
+    assert "seem to lie under 'faq'; set field: faq" in error_of(source)
+    assert values([SourceConfig(path=source, field="faq")]) == [{"text": "a"}, {"text": "b"}]
+    assert "there is no list under field 'x' (keys: meta, faq)" in error_of([SourceConfig(path=source, field="x")])
+    assert len(values(write(tmp_path / "b.json", '{"messages": [{"role": "user", "content": "q"}]}'))) == 1
+
+
+def test_numbers_keep_all_their_digits(tmp_path: Path) -> None:
+    long = 123456789012345678901234567890
+    source = write(tmp_path / "a.jsonl", f'{{"a": {long}}}\n{{"a": [1, {long}]}}\n{{"a": -9007199254740993}}\n')
+    assert [row["a"] for row in values(source)] == [long, [1, long], -9007199254740993]
+
+
+def test_lines_are_counted_across_blocks(tmp_path: Path) -> None:
+    text = "".join(f'{{"text": "{"x" * (i % 700)}"}}\n' + "\n" * (i % 3 == 0) for i in range(6000))
+    source = write(tmp_path / "a.jsonl", text + "{bad\n")
+    numbers = [n for n, line in enumerate(text.split("\n"), start=1) if line]
+    found: list[RowError] = []
+    assert [row.line for row in read_rows(source, on_error=found.append)] == numbers
+    assert found[0].where == f"{source}:{text.count(chr(10)) + 1}"

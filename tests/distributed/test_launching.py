@@ -14,11 +14,13 @@ import yaml
 pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).parents[2]
-STRANGERS = """
+STRANGERS = r"""
+import sys
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 accelerator = Accelerator()
-print("type", accelerator.distributed_type.value, "processes", accelerator.num_processes, flush=True)
+# One write, so that the lines of two processes cannot mix.
+sys.stdout.write(f"type {accelerator.distributed_type.value} processes {accelerator.num_processes}\n")
 """
 TOGETHER = """
 import sys

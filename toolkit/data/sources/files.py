@@ -88,6 +88,9 @@ def text_lines(opened: Opened, path: Path, encoding: str | None) -> Iterator[str
         raise UserError(f"{path}: not valid {encoding} after line {number} ({error}); {advice}") from None
     except OSError as error:
         raise damaged(path, number, error) from None
+    finally:
+        if not opened.raw.closed:
+            reader.detach()  # or it would close the file that the caller still reads
 
 
 def _utf8_lines(opened: Opened, path: Path) -> Iterator[str]:

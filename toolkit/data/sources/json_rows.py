@@ -100,6 +100,7 @@ def _recoded_blocks(opened: Opened, path: Path, encoding: str | None) -> Iterato
 
 
 def _is_document(path: Path, encoding: str | None) -> bool:
+    is_json = ".json" in path.suffixes[-2:]
     with open_file(path) as opened:
         lines = (line for line in text_lines(opened, path, encoding) if line.strip())
         first = next(lines, "").lstrip()
@@ -107,8 +108,8 @@ def _is_document(path: Path, encoding: str | None) -> bool:
             return False
         if _is_json(first.strip().removesuffix(",")):  # a comma after each object is a row error, told line by line
             # Lines that are each a list are bad rows; one such line alone is an array of rows.
-            return first[0] == "[" and next(lines, None) is None
-        return first[0] == "[" or ".json" in path.suffixes[-2:]
+            return (first[0] == "[" or is_json) and next(lines, None) is None
+        return first[0] == "[" or is_json
 
 
 def _is_json(text: str) -> bool:
