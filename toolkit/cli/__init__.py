@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from types import ModuleType
 
 from toolkit import __version__
-from toolkit.cli import layouts
+from toolkit.cli import inspect, layouts
 from toolkit.errors import exit_with_message
 
-VERBS = {"layouts": layouts}
+VERBS: dict[str, ModuleType] = {"inspect": inspect, "layouts": layouts}
 
 
 def main() -> None:
@@ -20,9 +21,14 @@ def main() -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     for name, module in VERBS.items():
         module.add_arguments(verbs.add_parser(name, help=module.HELP, description=module.__doc__))
-    arguments = parser.parse_args()
+    arguments, rest = parser.parse_known_args()
+    verb = VERBS[arguments.verb]
+    # A verb that takes a configuration checks what is left itself, and better: it knows all keys.
+    takes_config = getattr(verb, "TAKES_CONFIG", False)
+    if rest and not takes_config:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        exit_with_message(lambda: VERBS[arguments.verb].run(arguments))
+        exit_with_message(lambda: verb.run(arguments, rest) if takes_config else verb.run(arguments))
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough; nothing is left to flush at exit.

@@ -1,0 +1,73 @@
+"""A row of the page: a conversation as a card, every token an element that says its place, id and text."""
+
+from __future__ import annotations
+
+from html import escape
+
+from toolkit.inspect.rows import TEMPLATE, Block, ShownRow, Token
+
+_SHOWN_TOKENS = 1500
+
+
+def card(row: ShownRow) -> str:
+    """One row as HTML. Of a long row the beginning is shown, and said how much is not."""
+    position, turns, frame = 0, [], ""
+    for block in row.blocks:
+        tokens = block.tokens[: max(0, _SHOWN_TOKENS - position)]
+        shown = "".join(
+            token_html(token, position + i, inline=block.role == TEMPLATE) for i, token in enumerate(tokens)
+        )
+        position += len(block.tokens)
+        if block.role == TEMPLATE:
+            frame += f'<div class="frame">{shown}</div>' if shown else ""
+        elif shown:
+            turns.append(_turn(block, frame, shown))
+            frame = ""
+    if frame:
+        turns.append(f'<div class="turn"><span class="role"></span><div>{frame}</div></div>')
+    share = f"{100 * row.supervised / row.tokens:.0f} %" if row.tokens else "0 %"
+    head = (
+        f'<div class="row-head"><b>{escape(row.place)}</b>'
+        f"<span>{row.tokens:,} tokens, {row.supervised:,} supervised ({share})</span></div>"
+    )
+    return f'<article class="card row">{head}{"".join(turns)}{_hidden(row)}</article>'
+
+
+def token_html(token: Token, position: int, *, inline: bool) -> str:
+    """One token. inline: line ends are shown as signs only, so that what the template writes stays on one line."""
+    kinds = " ".join(name for name, is_so in (("s", token.supervised), ("x", token.special)) if is_so)
+    what = "supervised" if token.supervised else "masked"
+    quoted = "part of a character" if not token.text else f"“{_visible(token.text)}”"
+    title = escape(f"{quoted}\ntoken {position}, id {token.id}\n{what}{', control token' if token.special else ''}")
+    shown = escape(_safe(token.text)).replace("\n", f'<b class="nl">↵</b>{"" if inline else chr(10)}')
+    shown = shown or '<b class="part">·</b>'
+    return f'<i{f" class={kinds!r}" if kinds else ""} title="{title}">{shown}</i>'
+
+
+def _turn(block: Block, frame: str, shown: str) -> str:
+    role = escape(block.role)
+    name = "".join(c for c in block.role.lower() if c.isalnum())
+    return (
+        f'<div class="turn"><span class="role role-{name}">{role}</span>'
+        f'<div>{frame}<div class="text">{shown}</div></div></div>'
+    )
+
+
+def _hidden(row: ShownRow) -> str:
+    rest = [token for block in row.blocks for token in block.tokens][_SHOWN_TOKENS:]
+    if not rest:
+        return ""
+    learnt = sum(token.supervised for token in rest)
+    return f'<div class="more">{len(rest):,} more tokens are not shown here ({learnt:,} of them supervised)</div>'
+
+
+def _visible(text: str) -> str:
+    """White space as it would be typed in a program."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+
+
+def _safe(text: str) -> str:
+    """Without what HTML cannot hold or what turns the text around it: control characters as their pictures."""
+    pictures = {code: 0x2400 + code for code in range(32) if code not in (9, 10)}
+    turning = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
+    return text.translate({**pictures, **turning, 127: 0x2421})
