@@ -26,7 +26,9 @@ TAKES_CONFIG = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of this verb; what it does not know goes to the configuration."""
-    parser.usage = "toolkit inspect --config FILE [--rows N] [--html FILE] [--json] [--devices N] [--section.key VALUE ...]"
+    parser.usage = (
+        "toolkit inspect --config FILE [--rows N] [--html FILE] [--json] [--devices N] [--section.key VALUE ...]"
+    )
     parser.allow_abbrev = False
     parser.add_argument("--rows", type=int, default=5, help="rows to show token by token")
     parser.add_argument("--html", metavar="FILE", help="also write a page, one file that opens in any browser")
@@ -109,7 +111,9 @@ def _head(config: RunConfig, rest: list[str], tokenizer: PreTrainedTokenizerBase
     files += [argument.partition("=")[2] for argument in rest if argument.startswith("--config=")]
     template = "none"
     if tokenizer.chat_template:
-        template = f"data.chat_template: {config.data.chat_template}" if config.data.chat_template else "the model's own"
+        template = (
+            f"data.chat_template: {config.data.chat_template}" if config.data.chat_template else "the model's own"
+        )
     model = str(config.model.name_or_path)
     return Head(
         config=", ".join(files),

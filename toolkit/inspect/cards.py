@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from html import escape
 
-from toolkit.inspect.rows import TEMPLATE, Block, ShownRow, Token
+from toolkit.inspect.rows import TEMPLATE, ShownRow, Token
+from toolkit.inspect.wording import percent, short_place, visible_controls
 
 _SHOWN_TOKENS = 1500
 
 
 def card(row: ShownRow) -> str:
     """One row as HTML. Of a long row the beginning is shown, and said how much is not."""
-    position, turns, frame = 0, [], ""
+    position, frame = 0, ""
+    turns: list[list[str]] = []  # role and HTML of each
     for block in row.blocks:
         tokens = block.tokens[: max(0, _SHOWN_TOKENS - position)]
         shown = "".join(
@@ -21,16 +23,17 @@ def card(row: ShownRow) -> str:
         if block.role == TEMPLATE:
             frame += f'<div class="frame">{shown}</div>' if shown else ""
         elif shown:
-            turns.append(_turn(block, frame, shown))
+            turns.append([block.role, f'{frame}<div class="text">{shown}</div>'])
             frame = ""
-    if frame:
-        turns.append(f'<div class="turn"><span class="role"></span><div>{frame}</div></div>')
-    share = f"{100 * row.supervised / row.tokens:.0f} %" if row.tokens else "0 %"
+    if frame:  # what the template writes last belongs to the last turn
+        turns = turns or [[TEMPLATE, ""]]
+        turns[-1][1] += frame
+    share = percent(row.supervised / row.tokens) if row.tokens else "0 %"
     head = (
-        f'<div class="row-head"><b>{escape(row.place)}</b>'
+        f'<div class="row-head"><b title="{escape(row.place)}">{escape(short_place(row.place))}</b>'
         f"<span>{row.tokens:,} tokens, {row.supervised:,} supervised ({share})</span></div>"
     )
-    return f'<article class="card row">{head}{"".join(turns)}{_hidden(row)}</article>'
+    return f'<article class="card row">{head}{"".join(_turn(role, shown) for role, shown in turns)}{_hidden(row)}</article>'
 
 
 def token_html(token: Token, position: int, *, inline: bool) -> str:
@@ -39,18 +42,14 @@ def token_html(token: Token, position: int, *, inline: bool) -> str:
     what = "supervised" if token.supervised else "masked"
     quoted = "part of a character" if not token.text else f"“{_visible(token.text)}”"
     title = escape(f"{quoted}\ntoken {position}, id {token.id}\n{what}{', control token' if token.special else ''}")
-    shown = escape(_safe(token.text)).replace("\n", f'<b class="nl">↵</b>{"" if inline else chr(10)}')
+    shown = escape(visible_controls(token.text)).replace("\n", f'<b class="nl">↵</b>{"" if inline else chr(10)}')
     shown = shown or '<b class="part">·</b>'
     return f'<i{f" class={kinds!r}" if kinds else ""} title="{title}">{shown}</i>'
 
 
-def _turn(block: Block, frame: str, shown: str) -> str:
-    role = escape(block.role)
-    name = "".join(c for c in block.role.lower() if c.isalnum())
-    return (
-        f'<div class="turn"><span class="role role-{name}">{role}</span>'
-        f'<div>{frame}<div class="text">{shown}</div></div></div>'
-    )
+def _turn(role: str, shown: str) -> str:
+    name = "".join(c for c in role.lower() if c.isalnum())
+    return f'<div class="turn"><span class="role role-{name}">{escape(role)}</span><div>{shown}</div></div>'
 
 
 def _hidden(row: ShownRow) -> str:
@@ -64,10 +63,3 @@ def _hidden(row: ShownRow) -> str:
 def _visible(text: str) -> str:
     """White space as it would be typed in a program."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
-
-
-def _safe(text: str) -> str:
-    """Without what HTML cannot hold or what turns the text around it: control characters as their pictures."""
-    pictures = {code: 0x2400 + code for code in range(32) if code not in (9, 10)}
-    turning = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
-    return text.translate({**pictures, **turning, 127: 0x2421})

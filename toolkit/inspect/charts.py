@@ -31,7 +31,9 @@ def length_chart(lengths: Lengths) -> str:
     parts.append(f'<line class="axis" x1="0" x2="100%" y1="{top + _PLOT}.5" y2="{top + _PLOT}.5"/>')
     for tick in _ticks(end):
         anchor = "start" if tick == 0 else "middle"
-        parts.append(f'<text class="tick" x="{_at(tick, end)}" y="{top + _PLOT + 17}" text-anchor="{anchor}">{tick:,}</text>')
+        parts.append(
+            f'<text class="tick" x="{_at(tick, end)}" y="{top + _PLOT + 17}" text-anchor="{anchor}">{tick:,}</text>'
+        )
     for value, label, kind, tier in marks:
         parts.append(_mark(min(value, end) / end, label, kind, tier, top, beyond=value > end))
     title = f"Histogram of row lengths: median {lengths.p50:,} tokens, longest {lengths.longest:,}"
@@ -115,7 +117,7 @@ def _edges(batch: MicroBatchFigures) -> list[int]:
 
 
 def _ticks(end: int) -> list[int]:
-    step = next(s * 10**p for p in range(12) for s in (1, 2, 5) if end / (s * 10**p) <= 5)
+    step = next(s * 10**p for p in range(12) for s in (1, 2, 5) if end / (s * 10**p) <= 7)
     return [tick for tick in range(0, end + 1, step) if tick <= 0.97 * end]
 
 

@@ -83,7 +83,9 @@ def decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[list[int]]], l
     """Texts of many rows of ids as they stand: control tokens kept, white space not tidied."""
 
     def decode(rows: list[list[int]]) -> list[str]:
-        return tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False) if rows else []
+        return (
+            tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False) if rows else []
+        )
 
     return decode
 

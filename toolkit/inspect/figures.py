@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,6 +131,15 @@ def source_figures(sources: list[Source], found: Scan) -> list[SourceFigures]:
         count = source.last - source.first
         result.append(SourceFigures(source.name, count, tokens, supervised, share, mixture, source.account))
     return result
+
+
+def total_account(accounts: list[SourceAccount]) -> SourceAccount:
+    """The accounts of several sources in one."""
+    dropped: Counter[str] = Counter()
+    for account in accounts:
+        dropped.update(account.dropped)
+    totals = [sum(getattr(a, name) for a in accounts) for name in ("read", "whole", "truncated", "split")]
+    return SourceAccount(*totals, dict(dropped.most_common()), sum(a.answers_cut for a in accounts))
 
 
 def lengths(tokens: np.ndarray, max_length: int) -> Lengths:

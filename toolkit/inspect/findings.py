@@ -7,6 +7,7 @@ from typing import Literal
 
 from toolkit.inspect.figures import FEW_SUPERVISED, Figures, SourceFigures
 from toolkit.inspect.repeats import Repeats
+from toolkit.inspect.wording import counted, percent, rows_of
 
 
 @dataclass(frozen=True)
@@ -24,25 +25,13 @@ def findings(train: Figures, held_out: Figures | None, sources: list[SourceFigur
     return sorted(result, key=lambda finding: ("look", "note", "good").index(finding.level))
 
 
-def rows_of(count: int, kind: str = "") -> str:
-    """`1 row`, `2 training rows`."""
-    return f"{count:,} {kind + ' ' if kind else ''}{'row' if count == 1 else 'rows'}"
-
-
-def percent(share: float) -> str:
-    """A share in whole percent; small ones with a decimal, and never 0 % or 100 % for what is not quite that."""
-    if 0 < share < 0.0005:
-        return "<0.1 %"
-    if 0.995 <= share < 1:
-        return ">99 %"
-    return f"{100 * share:.1f} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"
-
-
 def _length(train: Figures, sources: list[SourceFigures]) -> Finding:
     figures = train.lengths
     changed = sum(a.truncated + a.split for a in (s.account for s in sources) if a is not None)
     if figures.at_limit or changed:
-        return Finding("note", f"{rows_of(max(figures.at_limit, changed))} met the limit of {figures.max_length:,} tokens")
+        return Finding(
+            "note", f"{rows_of(max(figures.at_limit, changed))} met the limit of {figures.max_length:,} tokens"
+        )
     return Finding("good", f"every row fits: the longest has {figures.longest:,} of {figures.max_length:,} tokens")
 
 
@@ -52,8 +41,8 @@ def _accounts(sources: list[SourceFigures]) -> list[Finding]:
     dropped = sum(sum(account.dropped.values()) for account in accounts)
     result = []
     if cut:
-        ends = "answer lost its" if cut == 1 else "answers lost their"
-        result.append(Finding("look", f"{cut:,} {ends} end, and with it the token to stop at; raise data.max_length"))
+        lost = counted(cut, "answer lost its", "answers lost their")
+        result.append(Finding("look", f"{lost} end, and with it the token to stop at; raise data.max_length"))
     if dropped:
         result.append(Finding("look", f"{rows_of(dropped)} dropped; the reasons are below"))
     if accounts and not dropped and not cut:
@@ -71,7 +60,7 @@ def _repeats(found: Repeats) -> Finding:
 def _rivals(found: Repeats) -> list[Finding]:
     if not found.rival_groups:
         return []
-    prompts = "1 prompt has" if found.rival_groups == 1 else f"{found.rival_groups:,} prompts have"
+    prompts = counted(found.rival_groups, "prompt has", "prompts have")
     return [Finding("note", f"{prompts} different answers in different rows ({rows_of(found.rival_rows)})")]
 
 
@@ -80,7 +69,11 @@ def _supervision(train: Figures) -> list[Finding]:
         return []
     verb = "has" if train.few_supervised == 1 else "have"
     tokens = f"{FEW_SUPERVISED} supervised tokens or fewer"
-    return [Finding("note", f"{rows_of(train.few_supervised)} {verb} {tokens} ({percent(train.few_supervised / train.rows)})")]
+    return [
+        Finding(
+            "note", f"{rows_of(train.few_supervised)} {verb} {tokens} ({percent(train.few_supervised / train.rows)})"
+        )
+    ]
 
 
 def _overlap(found: Repeats, held_out: Figures | None) -> list[Finding]:
@@ -88,7 +81,9 @@ def _overlap(found: Repeats, held_out: Figures | None) -> list[Finding]:
         return [Finding("note", "no evaluation rows: set data.eval or data.eval_fraction to see whether it learns")]
     if found.overlap_rows:
         verb = "is" if found.overlap_rows == 1 else "are"
-        text = f"{rows_of(found.overlap_rows, 'evaluation')} {verb} also trained on, so the evaluation flatters the model"
+        text = (
+            f"{rows_of(found.overlap_rows, 'evaluation')} {verb} also trained on, so the evaluation flatters the model"
+        )
         return [Finding("look", text)]
     if found.overlap_prompts:
         verb = "has its prompt" if found.overlap_prompts == 1 else "have their prompts"

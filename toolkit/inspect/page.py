@@ -8,11 +8,11 @@ from pathlib import Path
 from toolkit.inspect.cards import card
 from toolkit.inspect.charts import length_chart, strip
 from toolkit.inspect.collect import SourceAccount
-from toolkit.inspect.figures import FEW_SUPERVISED, Figures, RowFigures, SourceFigures
-from toolkit.inspect.findings import percent, rows_of
+from toolkit.inspect.figures import FEW_SUPERVISED, Figures, RowFigures, total_account
 from toolkit.inspect.repeats import Repeated, Repeats
 from toolkit.inspect.report import Report
 from toolkit.inspect.style import CSS, SCRIPT
+from toolkit.inspect.wording import counted, percent, rows_of, sentence, short_number, short_place
 
 
 def page_of(report: Report) -> str:
@@ -38,8 +38,12 @@ def _header(report: Report) -> str:
     train, head = report.train, report.head
     masked = train.tokens - train.supervised
     tiles = [
-        ("Training rows", f"{train.rows:,}", f"{report.eval.rows:,} for evaluation" if report.eval else "none for evaluation"),
-        ("Tokens", short(train.tokens), f"{train.tokens:,}"),
+        (
+            "Training rows",
+            f"{train.rows:,}",
+            f"{report.eval.rows:,} for evaluation" if report.eval else "none for evaluation",
+        ),
+        ("Tokens", short_number(train.tokens), f"{train.tokens:,}"),
         ("Supervised", percent(train.supervised_share), f"{train.supervised:,} tokens"),
         ("Median row", f"{train.lengths.p50:,}", f"tokens; mean {train.lengths.mean:,.0f}"),
         ("Longest row", f"{train.lengths.longest:,}", f"of {train.lengths.max_length:,} allowed"),
@@ -54,7 +58,7 @@ def _header(report: Report) -> str:
     ]
     shown = "".join(f"<div><dt>{a}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>" for a, b, c in tiles)
     listed = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in about)
-    found = "".join(f'<li class="{f.level}"><span>{escape(_sentence(f.text))}</span></li>' for f in report.findings)
+    found = "".join(f'<li class="{f.level}"><span>{escape(sentence(f.text))}</span></li>' for f in report.findings)
     return (
         f'<header><p class="eyebrow">What {escape(Path(head.model).name)} will be trained on</p>'
         f"<h1><em>{train.supervised:,}</em> of {train.tokens:,} tokens teach your model</h1>"
@@ -108,29 +112,29 @@ def _sources(report: Report) -> str:
         '<div class="scroll"><table><tr><th>Source</th><th class=n>Rows</th><th class=n>Tokens</th>'
         f"<th class=n>Supervised</th><th class=n>Share of all tokens</th></tr>{lines}</table></div>"
     )
-    accounts = "".join(_account(source) for source in report.sources)
-    return _section("Sources", "Where the tokens come from, and what became of every row that was read.",
-                    f'<div class="card">{table}{accounts}</div>')  # fmt: skip
+    accounts = [source.account for source in report.sources if source.account is not None]
+    bars = _account(total_account(accounts), "") if accounts else ""
+    if len(accounts) > 1:  # where all rows of a source are whole there is nothing to see
+        changed = [s for s in report.sources if s.account is not None and s.account.whole < s.account.read]
+        bars += "".join(_account(source.account, f" from {source.name}") for source in changed if source.account)
+    lead = "Where the tokens come from, and what became of every row that was read."
+    return _section("Sources", lead, f'<div class="card">{table}{bars}</div>')
 
 
-def _account(source: SourceFigures) -> str:
-    account = source.account
-    if account is None or not account.read:
-        return ""
-    parts = _account_parts(account)
+def _account(account: SourceAccount, of: str) -> str:
+    """A bar with a part for each thing that became of rows, and the numbers below it."""
+    parts = [part for part in _account_parts(account) if part[1]]
     bar = "".join(
         f'<b style="flex:{count};background:var({colour})" title="{escape(f"{count:,} {name}")}"></b>'
         for name, count, colour in parts
-        if count
     )
     legend = "".join(
         f'<span><span class="swatch" style="background:var({colour})"></span>{count:,} {escape(name)}</span>'
         for name, count, colour in parts
-        if count
     )
-    cut = f" Answers that lost their end: {account.answers_cut:,}." if account.answers_cut else ""
-    title = f"{rows_of(account.read)} read from {escape(source.name)}"
-    return f'<h3>{title}.{cut}</h3><div class="stack">{bar}</div><div class="legend">{legend}</div>'
+    cut = f"; {counted(account.answers_cut, 'answer', 'answers')} lost the end" if account.answers_cut else ""
+    title = f"{rows_of(account.read)} read{escape(of)}{cut}"
+    return f'<h3>{title}</h3><div class="stack">{bar}</div><div class="legend">{legend}</div>'
 
 
 def _account_parts(account: SourceAccount) -> list[tuple[str, int, str]]:
@@ -161,13 +165,18 @@ def _micro_batches(report: Report) -> str:
 def _repeats(report: Report) -> str:
     found = report.repeats
     lists = [
-        (f"{rows_of(found.duplicate_rows)} repeat an earlier one ({found.duplicate_groups:,} texts)", found.duplicates),
+        (counted(found.duplicate_rows, "row repeats an earlier one", "rows repeat an earlier one"), found.duplicates),
         (f"{rows_of(found.overlap_rows, 'evaluation')} whole in the training rows", found.overlaps),
-        (f"{rows_of(found.overlap_prompts, 'evaluation')} with their prompt in the training rows", _only_prompts(found)),
-        (f"{found.rival_groups:,} prompts with different answers ({rows_of(found.rival_rows)})", found.rivals),
+        (
+            f"{rows_of(found.overlap_prompts, 'evaluation')} with their prompt in the training rows",
+            _only_prompts(found),
+        ),
+        (f"{counted(found.rival_groups, 'prompt', 'prompts')} with different answers", found.rivals),
     ]
     shown = "".join(f"<h3>{title}</h3>{_repeated(examples)}" for title, examples in lists if examples)
-    shown = shown or '<p class="quiet">None: every training row is unlike every other, and unlike every evaluation row.</p>'
+    shown = (
+        shown or '<p class="quiet">None: every training row is unlike every other, and unlike every evaluation row.</p>'
+    )
     lead = "Texts count as the same when they differ in case, white space or Unicode form at most."
     return _section("Repeats", lead, f'<div class="card">{shown}</div>')
 
@@ -182,9 +191,11 @@ def _repeated(examples: list[Repeated]) -> str:
     lines = []
     for example in examples:
         more = example.rows - len(example.places)
-        places = [escape(place) for place in example.places] + ([f"and {more:,} more"] if more > 0 else [])
-        places += [f"eval: {escape(place)}" for place in example.eval_places]
-        lines.append(f'<tr><td class="place">{"<br>".join(places)}</td><td class="excerpt">{_excerpt(example)}</td></tr>')
+        places = [_place(place) for place in example.places] + ([f"and {more:,} more"] if more > 0 else [])
+        places += [f"eval: {_place(place)}" for place in example.eval_places]
+        lines.append(
+            f'<tr><td class="place">{"<br>".join(places)}</td><td class="excerpt">{_excerpt(example)}</td></tr>'
+        )
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
 
 
@@ -202,12 +213,16 @@ def _ends(train: Figures) -> str:
 
 def _row_table(rows: list[RowFigures]) -> str:
     lines = "".join(
-        f'<tr><td class="place">{escape(row.place)}</td><td class=n>{row.tokens:,}</td><td class=n>{row.supervised:,}</td>'
+        f'<tr><td class="place">{_place(row.place)}</td><td class=n>{row.tokens:,}</td><td class=n>{row.supervised:,}</td>'
         f'<td class="excerpt">{_excerpt(row)}</td></tr>'
         for row in rows
     )
     head = "<tr><th>Row</th><th class=n>Tokens</th><th class=n>Supervised</th><th>Text</th></tr>"
     return f'<div class="scroll"><table>{head}{lines}</table></div>'
+
+
+def _place(place: str) -> str:
+    return f'<span title="{escape(place)}">{escape(short_place(place))}</span>'
 
 
 def _excerpt(row: RowFigures | Repeated) -> str:
@@ -227,15 +242,3 @@ def _section(title: str, lead: str, body: str) -> str:
 
 def _meter(share: float, kind: str = "") -> str:
     return f'<span class="meter {kind}"><i style="width:{100 * share:.1f}%"></i></span>{percent(share)}'
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def short(count: int) -> str:
-    """`945`, `45.3 k`, `1.2 M`: a number for a headline."""
-    for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
-        if count >= size:
-            return f"{count / size:.3g}{unit}"
-    return f"{count:,}"

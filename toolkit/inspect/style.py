@@ -31,8 +31,8 @@ header { padding-top: 52px; }
 h1 { font-size: clamp(28px, 5.2vw, 50px); line-height: 1.08; letter-spacing: -.025em; font-weight: 680; margin: 0 0 22px; text-wrap: balance; }
 h1 em { font-style: normal; color: var(--learn); }
 h2 { font-size: 21px; letter-spacing: -.012em; line-height: 1.25; margin: 0 0 3px; }
-h3 { font-size: 14px; margin: 22px 0 8px; }
-.lead { color: var(--soft); margin: 0 0 16px; max-width: 74ch; }
+h3 { font-size: 14px; margin: 24px 0 8px; } .card > h3:first-child { margin-top: 0; }
+.lead { color: var(--soft); margin: 0 0 16px; max-width: 90ch; }
 .share { display: flex; height: 14px; border-radius: 7px; overflow: hidden; background: var(--mask); gap: 2px; }
 .share b { background: var(--learn); min-width: 2px; }
 .share-legend { display: flex; justify-content: space-between; font-size: 13px; color: var(--soft); margin: 7px 0 26px; gap: 16px; }
@@ -73,6 +73,7 @@ section { margin: 50px 0 0; }
 .role-assistant, .role-completion { color: var(--learn); }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; color: var(--mask-ink); min-width: 0; }
 .frame { font-size: 11px; line-height: 1.7; color: var(--faint); overflow-wrap: anywhere; white-space: pre-wrap; }
+.text + .frame { margin-top: 2px; }
 .text i, .frame i { font-style: normal; padding: 2px 0; }
 i.s { background: var(--learn-tint); color: var(--learn-ink); }
 i.x { background: var(--special); color: var(--special-ink); border-radius: 4px; padding: 1px 4px !important; margin: 0 1px; font-size: 11px; box-shadow: inset 0 0 0 1px var(--special-edge); }
@@ -95,6 +96,7 @@ svg .border { stroke: var(--card); stroke-width: 2; } svg .room { fill: none; st
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 500; color: var(--soft); font-size: 12.5px; padding: 0 14px 7px 0; vertical-align: bottom; white-space: nowrap; }
 td { padding: 8px 14px 8px 0; border-top: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
+td.place { width: 170px; }
 td.n, th.n { text-align: right; white-space: nowrap; overflow-wrap: normal; } td:last-child, th:last-child { padding-right: 0; }
 td .place, .place { font: 12.5px/1.6 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; color: var(--soft); white-space: nowrap; }
 .meter { display: inline-block; width: 74px; height: 7px; border-radius: 4px; background: var(--mask); overflow: hidden; vertical-align: 2px; margin-right: 8px; }
