@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,7 @@ def _say(message: str) -> None:
 def _head(config: RunConfig, rest: list[str], tokenizer: PreTrainedTokenizerBase, notes: list[str]) -> Head:
     from toolkit.inspect.report import Head
 
-    files = [value for flag, value in zip(rest, rest[1:], strict=False) if flag == "--config"]
+    files = [value for flag, value in pairwise(rest) if flag == "--config"]
     files += [argument.partition("=")[2] for argument in rest if argument.startswith("--config=")]
     template = "none"
     if tokenizer.chat_template:
@@ -144,7 +145,7 @@ def _hidden_size(config: RunConfig) -> int | None:
     source = {"gguf_file": config.model.gguf_file} if config.model.gguf_file else {}
     try:
         found = AutoConfig.from_pretrained(
-            config.model.name_or_path,
+            str(config.model.name_or_path),
             revision=config.model.revision or "main",
             trust_remote_code=config.model.trust_remote_code,
             **source,

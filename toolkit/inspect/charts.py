@@ -1,4 +1,7 @@
-"""Charts of the page as inline SVG. Horizontal places are percentages, so a chart fits any width and its text keeps its size."""
+"""Charts of the page as inline SVG.
+
+Horizontal places are percentages, so a chart fits any width while its text keeps its size.
+"""
 
 from __future__ import annotations
 

@@ -138,8 +138,14 @@ def total_account(accounts: list[SourceAccount]) -> SourceAccount:
     dropped: Counter[str] = Counter()
     for account in accounts:
         dropped.update(account.dropped)
-    totals = [sum(getattr(a, name) for a in accounts) for name in ("read", "whole", "truncated", "split")]
-    return SourceAccount(*totals, dict(dropped.most_common()), sum(a.answers_cut for a in accounts))
+    return SourceAccount(
+        read=sum(a.read for a in accounts),
+        whole=sum(a.whole for a in accounts),
+        truncated=sum(a.truncated for a in accounts),
+        split=sum(a.split for a in accounts),
+        dropped=dict(dropped.most_common()),
+        answers_cut=sum(a.answers_cut for a in accounts),
+    )
 
 
 def lengths(tokens: np.ndarray, max_length: int) -> Lengths:

@@ -11,7 +11,8 @@ from toolkit.inspect.collect import SourceAccount
 from toolkit.inspect.figures import FEW_SUPERVISED, Figures, RowFigures, total_account
 from toolkit.inspect.repeats import Repeated, Repeats
 from toolkit.inspect.report import Report
-from toolkit.inspect.style import CSS, SCRIPT
+from toolkit.inspect.script import SCRIPT
+from toolkit.inspect.style import CSS
 from toolkit.inspect.wording import counted, percent, rows_of, sentence, short_number, short_place
 
 
@@ -25,7 +26,8 @@ def page_of(report: Report) -> str:
         _repeats(report),
         _ends(report.train),
     ]
-    title = f"{report.train.rows:,} rows, {report.train.tokens:,} tokens: what {Path(report.head.model).name} will be trained on"
+    model = Path(report.head.model).name
+    title = f"{report.train.rows:,} rows, {report.train.tokens:,} tokens: what {model} will be trained on"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

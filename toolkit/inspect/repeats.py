@@ -53,7 +53,8 @@ def repeats(data: Collected, train: Scan, held_out: Scan | None) -> Repeats:
     size = np.bincount(text) if len(text) else np.empty(0, np.int64)
     repeated = np.flatnonzero(size > 1)
     rival_rows, rival_groups, rivals = _rivals(data, train, text)
-    whole, prompts = (np.empty(0, np.int64), []), (np.empty(0, np.int64), [])
+    whole: tuple[int, list[Repeated]] = (0, [])
+    prompts: tuple[int, list[Repeated]] = (0, [])
     if held_out is not None and data.eval is not None:
         everything, nothing = np.ones(len(train.texts), bool), np.ones(len(held_out.texts), bool)
         whole = _overlap(data, data.eval, train.texts, everything, held_out.texts, nothing)
@@ -65,8 +66,8 @@ def repeats(data: Collected, train: Scan, held_out: Scan | None) -> Repeats:
         rival_rows=rival_rows,
         rival_groups=rival_groups,
         rivals=rivals,
-        overlap_rows=len(whole[0]),
-        overlap_prompts=len(prompts[0]),
+        overlap_rows=whole[0],
+        overlap_prompts=prompts[0],
         overlaps=whole[1],
         prompt_overlaps=prompts[1],
     )
@@ -99,8 +100,8 @@ def _rivals(data: Collected, train: Scan, text: np.ndarray) -> tuple[int, int, l
 
 def _overlap(
     data: Collected, part: Part, ours: np.ndarray, use_ours: np.ndarray, theirs: np.ndarray, use_theirs: np.ndarray
-) -> tuple[np.ndarray, list[Repeated]]:
-    """Evaluation rows whose digest occurs among the training rows' digests, and examples."""
+) -> tuple[int, list[Repeated]]:
+    """How many evaluation rows have a digest that occurs among the training rows', and examples."""
     train_rows, eval_rows = np.flatnonzero(use_ours), np.flatnonzero(use_theirs)
     number = groups(np.concatenate([ours[train_rows], theirs[eval_rows]]))
     in_train, in_eval = number[: len(train_rows)], number[len(train_rows) :]
@@ -110,4 +111,4 @@ def _overlap(
         same = train_rows[in_train == group]
         places = [data.train.place(r) for r in same[:_PLACES].tolist()]
         examples.append(Repeated(len(same), places, [part.place(row)], *excerpts(data, part, row)))
-    return eval_rows[hit], examples
+    return int(hit.sum()), examples

@@ -84,8 +84,7 @@ def groups(digests: np.ndarray) -> np.ndarray:
 def runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
     """Half-open (start, end) of each stretch of True."""
     edges = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(np.int8)))
-    for start, end in edges.reshape(-1, 2).tolist():
-        yield start, end
+    yield from map(tuple, edges.reshape(-1, 2).tolist())
 
 
 def _opening(ids: np.ndarray, mask: np.ndarray, special: frozenset[int]) -> list[int]:
@@ -97,5 +96,5 @@ def _opening(ids: np.ndarray, mask: np.ndarray, special: frozenset[int]) -> list
 
 def _first_word(text: str) -> list[str]:
     found = re.search(r"\S+", text)
-    word = found.group().strip("\"'.,:;!?()[]*#`“”‘’") if found else ""
+    word = found.group().strip("\"'.,:;!?()[]*#`\u201c\u201d\u2018\u2019") if found else ""
     return [word[:_LONGEST_WORD]] if word else []

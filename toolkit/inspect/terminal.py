@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
@@ -51,15 +51,21 @@ def _headline(report: Report, console: Console) -> None:
     train, head = report.train, report.head
     share = percent(train.supervised_share)
     title = f"[bold green]{train.supervised:,}[/] of [bold]{train.tokens:,}[/] tokens teach your model ({share})"
-    lines = [title, "", _share_bar(train.supervised_share, min(60, console.width - 6), console), ""]
-    lengths = train.lengths
+    lengths, layout = train.lengths, report.layout
     held_out = f", {report.eval.rows:,} for evaluation" if report.eval else ""
-    lines.append(f"{rows_of(train.rows)}{held_out}; median {lengths.p50:,} tokens, longest {lengths.longest:,}")
-    lines.append(f"{counted(report.layout.total_steps, 'optimizer step', 'optimizer steps')} of "
-                 f"{rows_of(report.layout.global_batch_size)}")  # fmt: skip
-    lines += [f"[dim]model[/]     {_data(head.model)}", f"[dim]template[/]  {_data(head.template)}"]
-    lines += [f"[dim]train[/]     {_data(head.train)}", f"[dim]eval[/]      {_data(head.eval or 'none')}"]
-    console.print(Panel("\n".join(lines), box=_box(console), padding=(1, 2), border_style="dim"))
+    steps = counted(layout.total_steps, "optimizer step", "optimizer steps")
+    said = f"{rows_of(train.rows)}{held_out}; median {lengths.p50:,} tokens, longest {lengths.longest:,}\n"
+    said += f"{steps} of {rows_of(layout.global_batch_size)}"
+    about = Table.grid(padding=(0, 2))
+    about.add_column(style="dim", no_wrap=True)
+    about.add_column(overflow="fold")
+    entries = (("model", head.model), ("template", head.template), ("train", head.train), ("eval", head.eval or "none"))
+    for name, value in entries:
+        about.add_row(name, _data(value))
+    bar = _share_bar(train.supervised_share, max(10, min(60, console.width - 6)), console)
+    console.print(
+        Panel(Group(title, "", bar, "", said, "", about), box=_box(console), padding=(1, 2), border_style="dim")
+    )
     signs = {"look": "[bold yellow]![/]", "note": "[blue]i[/]", "good": f"[green]{'ok' if _ascii(console) else '✓'}[/]"}
     table = Table.grid(padding=(0, 1))
     for finding in report.findings:
