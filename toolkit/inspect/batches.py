@@ -43,7 +43,7 @@ class MicroBatchFigures:
 @dataclass(frozen=True)
 class Layout:
     """The first micro-batches. capacity: tokens one device takes at once, None without a limit. problem: why there are
-    none. hidden: micro-batches of these steps that are not listed."""
+    none. hidden: micro-batches of these steps that are not listed. padded: rows are filled up to the longest."""
 
     devices: int
     global_batch_size: int
@@ -53,6 +53,7 @@ class Layout:
     capacity_said: str
     micro_batches: list[MicroBatchFigures]
     hidden: int
+    padded: bool
     problem: str | None
 
 
@@ -66,10 +67,11 @@ def first_micro_batches(
     plan = BatchPlan(len(part.rows), config.train.global_batch_size, config.seed, config.data.shuffle)
     total = plan.total_steps(config.train.epochs, config.train.max_steps)
     shape = (devices, config.train.global_batch_size, plan.steps_per_epoch, total)
+    padded = not config.train.padding_free
     try:
         capacity, said = device_capacity(config.train, part.rows, hidden_size or 1, device_type)
     except UserError as error:
-        return Layout(*shape, config.train.max_tokens_per_micro_batch, "", [], 0, str(error))
+        return Layout(*shape, config.train.max_tokens_per_micro_batch, "", [], 0, padded, str(error))
     if hidden_size is None:
         capacity = replace(capacity, quadratic=math.inf)
     found = []
@@ -79,8 +81,10 @@ def first_micro_batches(
         for number in range(len(slots[0])):
             for device, mine in enumerate(slots):
                 rows = [_laid(part, int(row)) for row in mine[number]]
-                found.append(_micro_batch(step, device, number, rows, capacity.padded))
-    return Layout(*shape, capacity.max_tokens, said, found[:_MOST_STRIPS], max(0, len(found) - _MOST_STRIPS), None)
+                found.append(_micro_batch(step, device, number, rows, padded))
+    return Layout(
+        *shape, capacity.max_tokens, said, found[:_MOST_STRIPS], max(0, len(found) - _MOST_STRIPS), padded, None
+    )
 
 
 def _micro_batch(step: int, device: int, number: int, rows: list[LaidRow], padded: bool) -> MicroBatchFigures:

@@ -12,7 +12,8 @@ from toolkit.inspect.figures import Lengths
 
 _PLOT = 150
 _FLAG = 19
-_LABEL_SHARE = 0.3  # of the width that the label of a mark may need on a phone
+_TURN = 0.6  # share of the width from which on labels stand to the left of their marks
+_LETTER = 0.021  # share of the width that a letter of a label needs on a phone
 
 
 def length_chart(lengths: Lengths) -> str:
@@ -60,16 +61,19 @@ def placed_marks(lengths: Lengths, end: int) -> list[tuple[int, str, str, int]]:
     placed = []
     for value, label, kind in sorted(marks, key=lambda mark: mark[0]):
         at = min(value / end, 1.0)
-        left = at - _LABEL_SHARE if at > 0.6 else at
+        needed = _LETTER * (len(label) + 3)
+        left = at - needed if at > _TURN else at
         tier = next((t for t, taken in enumerate(ends) if taken <= left), len(ends))
-        ends[tier:] = [left + _LABEL_SHARE, *ends[tier + 1 :]]
+        if tier == len(ends):
+            ends.append(0.0)
+        ends[tier] = left + needed
         placed.append((value, label, kind, tier))
     return placed
 
 
 def _mark(at: float, label: str, kind: str, tier: int, top: int, *, beyond: bool) -> str:
     y = _FLAG * tier + 13
-    anchor, shift = ("end", -5) if at > 0.6 else ("start", 5)
+    anchor, shift = ("end", -5) if at > _TURN else ("start", 5)
     text = f"{label} →" if beyond else label
     style = "limit-text" if kind == "limit" else "strong"
     x = f"{100 * at:.2f}%"

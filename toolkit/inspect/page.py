@@ -152,8 +152,13 @@ def _account_parts(account: SourceAccount) -> list[tuple[str, int, str]]:
 def _micro_batches(report: Report) -> str:
     layout = report.layout
     devices = "1 device" if layout.devices == 1 else f"{layout.devices} devices"
+    how = (
+        "Rows are padded to the longest of their micro-batch"
+        if layout.padded
+        else "Rows lie end to end, without padding"
+    )
     lead = (
-        f"Rows lie end to end, without padding, and never see each other. A step is "
+        f"{how}, and never see each other. A step is "
         f"{rows_of(layout.global_batch_size)}; on {devices}, each takes {layout.capacity_said} at once."
     )
     if layout.problem:
@@ -198,7 +203,7 @@ def _repeated(examples: list[Repeated]) -> str:
         lines.append(
             f'<tr><td class="place">{"<br>".join(places)}</td><td class="excerpt">{_excerpt(example)}</td></tr>'
         )
-    return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
+    return f'<div class="scroll"><table class="pairs">{"".join(lines)}</table></div>'
 
 
 def _ends(train: Figures) -> str:

@@ -110,5 +110,5 @@ def _overlap(
     for row, group in zip(eval_rows[hit][:_EXAMPLES].tolist(), in_eval[hit][:_EXAMPLES].tolist(), strict=True):
         same = train_rows[in_train == group]
         places = [data.train.place(r) for r in same[:_PLACES].tolist()]
-        examples.append(Repeated(len(same), places, [part.place(row)], *excerpts(data, part, row)))
+        examples.append(Repeated(len(same), places, [part.place(row)], *excerpts(data, data.train, int(same[0]))))
     return int(hit.sum()), examples

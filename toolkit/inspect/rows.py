@@ -14,6 +14,7 @@ from toolkit.inspect.scan import runs
 
 TEMPLATE = "template"
 _LONGEST_PENDING = 8
+_MOST_PLACES = 100
 _LEAST_MATCH = 12  # characters of a message that must be there to recognise one that was cut short
 
 
@@ -102,22 +103,31 @@ def _chat_roles(tokens: list[Token], chat: Chat) -> list[str]:
     """Find each message's content, in order, in the text of the row; the rest is the template's."""
     starts = np.cumsum([0, *(len(token.text) for token in tokens)]).tolist()
     text = "".join(token.text for token in tokens)
+    controls = {starts[i] for i, token in enumerate(tokens) if token.special} | {len(text)}
     roles = [TEMPLATE] * len(tokens)
     position = 0
-    for message in chat.messages:
-        start, end = _find(text, str(message["content"]), position)
+    for number, message in enumerate(chat.messages):
+        role, learnt = str(message["role"]), chat.learnt is None or chat.learnt[number]
+
+        def likely(start: int, end: int, learnt: bool = learnt) -> bool:
+            """Its content, not the same letters in the frame: learnt as it should be, up to a control token."""
+            after = text[end : end + _LEAST_MATCH]
+            closes = end + len(after) - len(after.lstrip())
+            return tokens[bisect_right(starts, start) - 1].supervised == learnt and bool({end, closes} & controls)
+
+        start, end = _find(text, str(message["content"]), position, likely)
         if start == end:
             continue
         position = end
         first = bisect_right(starts, start) - 1
         # Bytes that begin the first character have no text of their own: they belong to it.
-        while first > 0 and starts[first - 1] == starts[first] and not tokens[first - 1].text:
+        while first > 0 and not tokens[first - 1].text:
             first -= 1
         index = first
         while index < len(tokens) and starts[index] < end:
-            roles[index] = str(message["role"])
+            roles[index] = role
             index += 1
-        _close(tokens, roles, index, str(message["role"]))
+        _close(tokens, roles, index, role)
     for start, end in runs(np.array([t.supervised and r == TEMPLATE for t, r in zip(tokens, roles, strict=True)])):
         roles[start:end] = ["assistant"] * (end - start)  # such as a tool call, which the template writes out
     return roles
@@ -133,12 +143,21 @@ def _close(tokens: list[Token], roles: list[str], index: int, role: str) -> None
         index += 1
 
 
-def _find(text: str, content: str, position: int) -> tuple[int, int]:
-    """Where `content` stands in `text` from `position` on: as it is, trimmed, or cut short by the end of the text."""
+def _find(text: str, content: str, position: int, likely: Callable[[int, int], bool]) -> tuple[int, int]:
+    """Where `content` stands in `text` from `position` on: as it is, trimmed, or cut short by the end of the text.
+
+    The first place that is likely; failing that, the first place. (position, position) where it is nowhere.
+    """
     for wanted in (content, content.strip()):
-        start = text.find(wanted, position) if wanted else -1
-        if start >= 0:
-            return start, start + len(wanted)
+        found = start = text.find(wanted, position) if wanted else -1
+        for _ in range(_MOST_PLACES):
+            if start < 0:
+                break
+            if likely(start, start + len(wanted)):
+                return start, start + len(wanted)
+            start = text.find(wanted, start + 1)
+        if found >= 0:
+            return found, found + len(wanted)
     wanted = content.strip()
     start = text.find(wanted[:_LEAST_MATCH], position) if wanted else -1
     if start >= 0 and wanted.startswith(text[start:].rstrip("\ufffd")):

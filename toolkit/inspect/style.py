@@ -4,7 +4,7 @@ CSS = """
 :root {
   color-scheme: light dark; --sans: system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif;
   --mono: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; --paper: #f7f7f4; --card: #ffffff;
-  --line: #e4e4de; --ink: #1b1f1d; --soft: #646b67; --faint: #9aa19d; --learn: #0b8457; --learn-ink: #06573a;
+  --line: #e4e4de; --ink: #1b1f1d; --soft: #646b67; --faint: #8b938e; --learn: #0b8457; --learn-ink: #06573a;
   --learn-tint: #d6f2e4; --learn-edge: #a5dcc3; --mask: #d5d9d6; --mask-edge: #e6e8e6; --mask-ink: #767d79;
   --special: #eceaf8; --special-ink: #5447a8; --special-edge: #cdc7ef; --user: #2f6bd8; --system: #7b50c9;
   --tool: #b2610a; --look: #b4480f; --look-tint: #fdeee2; --note: #2f6bd8; --drop: #c8402f; --cut: #e09a2b;
@@ -12,7 +12,7 @@ CSS = """
 }
 @media (prefers-color-scheme: dark) {
   :root {
-    --paper: #121514; --card: #1a1e1c; --line: #2c322f; --ink: #e9edea; --soft: #a0a9a4; --faint: #6f7873;
+    --paper: #121514; --card: #1a1e1c; --line: #2c322f; --ink: #e9edea; --soft: #a0a9a4; --faint: #7f8984;
     --learn: #2fc08a; --learn-ink: #8ff0c6; --learn-tint: #123d2d; --learn-edge: #1f6a4d; --mask: #3b423e;
     --mask-edge: #2b312e; --mask-ink: #8b948f; --special: #2a2742; --special-ink: #b9aef7; --special-edge: #46407a;
     --user: #7aa7ff; --system: #b795f5; --tool: #e9a55a; --look: #ffa266; --look-tint: #3a2516; --note: #7aa7ff;
@@ -184,6 +184,11 @@ footer code { overflow-wrap: anywhere; }
   .findings { grid-template-columns: 1fr; }
 }
 @media (max-width: 560px) {
+  .meter { display: none; }
+  .pairs td { display: block; width: auto; padding-right: 0; }
+  .pairs td + td { border-top: 0; padding-top: 0; }
+  .place, td .place { white-space: normal; }
+  td:first-child { min-width: 96px; }
   main, header, footer { padding-left: 16px; padding-right: 16px; }
   header { padding-top: 30px; }
   section { margin-top: 38px; }
