@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from toolkit.inspect.rows import TEMPLATE, ShownRow, Token
-from toolkit.inspect.wording import percent, short_place, visible_controls
+from toolkit.inspect.wording import markup, percent, short_place
 
 _SHOWN_TOKENS = 1500
 
@@ -30,7 +28,7 @@ def card(row: ShownRow) -> str:
         turns[-1][1] += frame
     share = percent(row.supervised / row.tokens) if row.tokens else "0 %"
     head = (
-        f'<div class="row-head"><b title="{escape(row.place)}">{escape(short_place(row.place))}</b>'
+        f'<div class="row-head"><b title="{markup(row.place)}">{markup(short_place(row.place))}</b>'
         f"<span>{row.tokens:,} tokens, {row.supervised:,} supervised ({share})</span></div>"
     )
     return f'<article class="card row">{head}{"".join(_turn(role, shown) for role, shown in turns)}{_hidden(row)}</article>'
@@ -41,15 +39,15 @@ def token_html(token: Token, position: int, *, inline: bool) -> str:
     kinds = " ".join(name for name, is_so in (("s", token.supervised), ("x", token.special)) if is_so)
     what = "supervised" if token.supervised else "masked"
     quoted = "part of a character" if not token.text else f"“{_visible(token.text)}”"
-    title = escape(f"{quoted}\ntoken {position}, id {token.id}\n{what}{', control token' if token.special else ''}")
-    shown = escape(visible_controls(token.text)).replace("\n", f'<b class="nl">↵</b>{"" if inline else chr(10)}')
+    title = markup(f"{quoted}\ntoken {position}, id {token.id}\n{what}{', control token' if token.special else ''}")
+    shown = markup(token.text).replace("\n", f'<b class="nl">↵</b>{"" if inline else chr(10)}')
     shown = shown or '<b class="part">·</b>'
     return f'<i{f" class={kinds!r}" if kinds else ""} title="{title}">{shown}</i>'
 
 
 def _turn(role: str, shown: str) -> str:
     name = "".join(c for c in role.lower() if c.isalnum())
-    return f'<div class="turn"><span class="role role-{name}">{escape(role)}</span><div>{shown}</div></div>'
+    return f'<div class="turn"><span class="role role-{name}">{markup(role)}</span><div>{shown}</div></div>'
 
 
 def _hidden(row: ShownRow) -> str:

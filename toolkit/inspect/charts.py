@@ -5,10 +5,9 @@ Horizontal places are percentages, so a chart fits any width while its text keep
 
 from __future__ import annotations
 
-from html import escape
-
 from toolkit.inspect.batches import LaidRow, Layout, MicroBatchFigures
 from toolkit.inspect.figures import Lengths
+from toolkit.inspect.wording import markup
 
 _PLOT = 150
 _FLAG = 19
@@ -27,7 +26,7 @@ def length_chart(lengths: Lengths) -> str:
     for item in bins:
         height = max(1.5, _PLOT * item.rows / tallest) if item.rows else 0
         last = f" to {item.end - 1:,}" if item.end is not None else " and more"
-        title = escape(f"{item.start:,}{last} tokens\n{item.rows:,} {'row' if item.rows == 1 else 'rows'}", quote=False)
+        title = markup(f"{item.start:,}{last} tokens\n{item.rows:,} {'row' if item.rows == 1 else 'rows'}")
         parts.append(
             f'<rect class="hist" x="{_at(item.start, end)}" width="{_at(width * 0.94, end)}" y="{top + _PLOT - height:.1f}" '
             f'height="{height:.1f}" rx="1.5" data-tip="{title}"/>'
@@ -41,7 +40,7 @@ def length_chart(lengths: Lengths) -> str:
     for value, label, kind, tier in marks:
         parts.append(_mark(min(value, end) / end, label, kind, tier, top, beyond=value > end))
     title = f"Histogram of row lengths: median {lengths.p50:,} tokens, longest {lengths.longest:,}"
-    return f'<svg height="{top + _PLOT + 24}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
+    return f'<svg height="{top + _PLOT + 24}" role="img" aria-label="{markup(title)}">{"".join(parts)}</svg>'
 
 
 def axis_end(lengths: Lengths) -> int:
@@ -104,7 +103,7 @@ def strip(batch: MicroBatchFigures, layout: Layout) -> str:
 
 
 def _laid(row: LaidRow, index: int, position: int, scale: int) -> str:
-    title = escape(f"{row.place}\n{row.tokens:,} tokens, {row.supervised:,} supervised")
+    title = markup(f"{row.place}\n{row.tokens:,} tokens, {row.supervised:,} supervised")
     odd = " odd" if index % 2 else ""
     parts = [f'<rect class="pale{odd}" x="{_at(position, scale)}" y="4" width="{_at(row.tokens, scale)}" height="22"/>']
     for start, end in row.learnt:

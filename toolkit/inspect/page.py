@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 
 from toolkit.inspect.cards import card
@@ -13,7 +12,7 @@ from toolkit.inspect.repeats import Repeated, Repeats
 from toolkit.inspect.report import Report
 from toolkit.inspect.script import SCRIPT
 from toolkit.inspect.style import CSS
-from toolkit.inspect.wording import counted, percent, rows_of, sentence, short_number, short_place
+from toolkit.inspect.wording import counted, markup, percent, rows_of, sentence, short_number, short_place
 
 
 def page_of(report: Report) -> str:
@@ -29,7 +28,7 @@ def page_of(report: Report) -> str:
     model = Path(report.head.model).name
     title = f"{report.train.rows:,} rows, {report.train.tokens:,} tokens: what {model} will be trained on"
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{markup(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{CSS}</style></head>\n<body>{_header(report)}<main>{''.join(sections)}</main>{_footer(report)}"
         f"<script>{SCRIPT}</script></body></html>\n"
@@ -58,11 +57,11 @@ def _header(report: Report) -> str:
         ("Training data", head.train),
         ("Evaluation data", head.eval or "none"),
     ]
-    shown = "".join(f"<div><dt>{a}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>" for a, b, c in tiles)
-    listed = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in about)
-    found = "".join(f'<li class="{f.level}"><span>{escape(sentence(f.text))}</span></li>' for f in report.findings)
+    shown = "".join(f"<div><dt>{a}</dt><dd>{markup(b)}<small>{markup(c)}</small></dd></div>" for a, b, c in tiles)
+    listed = "".join(f"<dt>{name}</dt><dd>{markup(value)}</dd>" for name, value in about)
+    found = "".join(f'<li class="{f.level}"><span>{markup(sentence(f.text))}</span></li>' for f in report.findings)
     return (
-        f'<header><p class="eyebrow">What {escape(Path(head.model).name)} will be trained on</p>'
+        f'<header><p class="eyebrow">What {markup(Path(head.model).name)} will be trained on</p>'
         f"<h1><em>{train.supervised:,}</em> of {train.tokens:,} tokens teach your model</h1>"
         f'<div class="share" role="img" aria-label="{percent(train.supervised_share)} supervised">'
         f'<b style="width:{100 * train.supervised_share:.2f}%"></b></div>'
@@ -106,7 +105,7 @@ def _lengths(report: Report) -> str:
 
 def _sources(report: Report) -> str:
     lines = "".join(
-        f"<tr><td>{escape(source.name)}</td><td class=n>{source.rows:,}</td><td class=n>{source.tokens:,}</td>"
+        f"<tr><td>{markup(source.name)}</td><td class=n>{source.rows:,}</td><td class=n>{source.tokens:,}</td>"
         f"<td class=n>{_meter(source.supervised_share)}</td><td class=n>{_meter(source.mixture, 'plain')}</td></tr>"
         for source in report.sources
     )
@@ -127,15 +126,15 @@ def _account(account: SourceAccount, of: str) -> str:
     """A bar with a part for each thing that became of rows, and the numbers below it."""
     parts = [part for part in _account_parts(account) if part[1]]
     bar = "".join(
-        f'<b style="flex:{count};background:var({colour})" title="{escape(f"{count:,} {name}")}"></b>'
+        f'<b style="flex:{count};background:var({colour})" title="{markup(f"{count:,} {name}")}"></b>'
         for name, count, colour in parts
     )
     legend = "".join(
-        f'<span><span class="swatch" style="background:var({colour})"></span>{count:,} {escape(name)}</span>'
+        f'<span><span class="swatch" style="background:var({colour})"></span>{count:,} {markup(name)}</span>'
         for name, count, colour in parts
     )
     cut = f"; {counted(account.answers_cut, 'answer', 'answers')} lost the end" if account.answers_cut else ""
-    title = f"{rows_of(account.read)} read{escape(of)}{cut}"
+    title = f"{rows_of(account.read)} read{markup(of)}{cut}"
     return f'<h3>{title}</h3><div class="stack">{bar}</div><div class="legend">{legend}</div>'
 
 
@@ -162,11 +161,11 @@ def _micro_batches(report: Report) -> str:
         f"{rows_of(layout.global_batch_size)}; on {devices}, each takes {layout.capacity_said} at once."
     )
     if layout.problem:
-        lead, shown = "", f'<p class="quiet">{escape(layout.problem)}</p>'
+        lead, shown = "", f'<p class="quiet">{markup(layout.problem)}</p>'
     else:
         shown = "".join(strip(batch, layout) for batch in layout.micro_batches)
         shown += f'<p class="quiet">{layout.hidden:,} more are not shown.</p>' if layout.hidden else ""
-    return _section("First micro-batches", escape(lead), f'<div class="card">{shown}</div>')
+    return _section("First micro-batches", markup(lead), f'<div class="card">{shown}</div>')
 
 
 def _repeats(report: Report) -> str:
@@ -211,7 +210,7 @@ def _ends(train: Figures) -> str:
     lists = [("Longest", train.longest), ("Shortest", train.shortest), (few, train.fewest)]
     shown = "".join(f"<h3>{title}</h3>{_row_table(rows)}" for title, rows in lists if rows)
     words = "".join(
-        f"<span>{escape(word.word)}<small>{word.rows:,}</small></span>" for word in train.first_words if word.rows > 1
+        f"<span>{markup(word.word)}<small>{word.rows:,}</small></span>" for word in train.first_words if word.rows > 1
     )
     shown += f'<h3>How answers begin</h3><div class="words">{words}</div>' if words else ""
     lead = "What stands out is where mistakes of a data set show first."
@@ -229,18 +228,18 @@ def _row_table(rows: list[RowFigures]) -> str:
 
 
 def _place(place: str) -> str:
-    return f'<span title="{escape(place)}">{escape(short_place(place))}</span>'
+    return f'<span title="{markup(place)}">{markup(short_place(place))}</span>'
 
 
 def _excerpt(row: RowFigures | Repeated) -> str:
-    prompt = f'<span class="ask">{escape(row.prompt)}</span> ' if row.prompt else ""
-    return f'{prompt}<span class="teach">{escape(row.answer)}</span>'
+    prompt = f'<span class="ask">{markup(row.prompt)}</span> ' if row.prompt else ""
+    return f'{prompt}<span class="teach">{markup(row.answer)}</span>'
 
 
 def _footer(report: Report) -> str:
-    notes = "".join(f"<div>{escape(note)}</div>" for note in report.head.notes)
+    notes = "".join(f"<div>{markup(note)}</div>" for note in report.head.notes)
     command = f"toolkit inspect --config {report.head.config}" if report.head.config else "toolkit inspect"
-    return f"<footer>{notes}<p>Made by <code>{escape(command)}</code></p></footer>"
+    return f"<footer>{notes}<p>Made by <code>{markup(command)}</code></p></footer>"
 
 
 def _section(title: str, lead: str, body: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import PurePath
 
 
@@ -49,3 +50,8 @@ def visible_controls(text: str) -> str:
     pictures = {code: 0x2400 + code for code in range(32) if code not in (9, 10)}
     turning = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
     return text.translate({**pictures, **turning, 127: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)})
+
+
+def markup(text: str) -> str:
+    """Any text as HTML, in an element or in a quoted attribute."""
+    return escape(visible_controls(text))
