@@ -179,3 +179,13 @@ def test_the_process_ends_with_3_and_one_line(tmp_path) -> None:
     last = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
     assert math.isnan(json.loads(last)["loss"]) or math.isnan(json.loads(last)["grad_norm"]) or "Infinity" in last
     assert not (tmp_path / "run" / "model").exists()
+
+
+def test_the_evaluation_of_each_source_is_its_own_and_the_total_is_of_all_tokens(layout) -> None:
+    module, rows = model_and_rows([1, 3, 9, 27, 2])
+    feed = Feed(rows, Capacity(None, 2), 0, 1, True, 0)
+    found = evaluate_loss(layout, module, feed, {"a": (0, 2), "b": (2, 5)})
+    assert found["eval_loss/a"] == pytest.approx(plain_mean_loss(module, rows, range(2)).item(), rel=1e-5)
+    assert found["eval_loss/b"] == pytest.approx(plain_mean_loss(module, rows, range(2, 5)).item(), rel=1e-5)
+    assert found["eval_loss"] == pytest.approx(plain_mean_loss(module, rows, range(5)).item(), rel=1e-5)
+    assert "eval_loss/a" not in evaluate_loss(layout, module, feed, {"a": (0, 5)})

@@ -206,8 +206,7 @@ def _say(account: Account, label: str, config: DataConfig, cached: bool, note: N
         )
     if account.pasted:
         shown = ", ".join(f"{token} ({count:,})" for token, count in account.pasted.most_common(5))
-        how = "were encoded as text" if config.control_tokens == "text" else "act as control tokens there"
-        note(f"  warning: control tokens occur inside the text of messages and {how} (data.control_tokens): {shown}")
+        note(f"  warning: control tokens occur inside the text of messages and act as control tokens there: {shown}")
     if account.endless_turns:
         note(
             f"  warning: the chat template ends {account.endless_turns:,} assistant turns with no token, so the model "

@@ -32,8 +32,6 @@ class Settings:
     max_length: int
     overlength: str
     on_bad_row: str
-    control_tokens: str
-    system_policy: str
 
 
 def decide_settings(
@@ -66,8 +64,6 @@ def decide_settings(
         config.max_length,
         config.overlength,
         config.on_bad_row,
-        config.control_tokens,
-        config.system_policy,
     )
 
 
