@@ -75,6 +75,15 @@ def test_an_answer_that_was_cut_is_still_the_assistants(tokenizer) -> None:
     assert row.tokens == whole - 12
 
 
+def test_a_question_that_was_cut_is_still_the_users(tokenizer) -> None:
+    example = chat(
+        ("user", "q"), ("assistant", "is"), ("user", "a long question that will not fit"), ("assistant", "a")
+    )
+    row = shown(tokenizer, example, keep=len(encode(example, tokenizer).input_ids) - 20)
+    assert texts(row)[-1][0] == "user"
+    assert texts(row)[-1][1].startswith("a long question")
+
+
 def test_texts_and_completions(tokenizer) -> None:
     assert texts(shown(tokenizer, Text("the question"))) == [("text", "the question<|im_end|>")]
     row = shown(tokenizer, Completion("the question", " of answer"))

@@ -61,7 +61,7 @@ def _header(report: Report) -> str:
     listed = "".join(f"<dt>{name}</dt><dd>{markup(value)}</dd>" for name, value in about)
     found = "".join(f'<li class="{f.level}"><span>{markup(sentence(f.text))}</span></li>' for f in report.findings)
     return (
-        f'<header><p class="eyebrow">What {markup(Path(head.model).name)} will be trained on</p>'
+        f'<header><p class="eyebrow">What <b>{markup(Path(head.model).name)}</b> will be trained on</p>'
         f"<h1><em>{train.supervised:,}</em> of {train.tokens:,} tokens teach your model</h1>"
         f'<div class="share" role="img" aria-label="{percent(train.supervised_share)} supervised">'
         f'<b style="width:{100 * train.supervised_share:.2f}%"></b></div>'
