@@ -205,7 +205,7 @@ def test_tool_calls_that_the_next_message_needs() -> None:
         "<|message|>sunny<|end|>",
         "<|message|>bye<|return|>",
     ]
-    assert turn_end_ids(tokenizer) == [tokenizer.convert_tokens_to_ids("<|return|>")]
+    assert turn_end_ids(tokenizer) == tokenizer.convert_tokens_to_ids(["<|return|>", "<|call|>"])
 
 
 def test_tool_calls_that_are_not_rendered() -> None:

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
+from toolkit.data.controls import control_tokens
 from toolkit.data.examples import Chat, Completion, Example, Preference, Text
+from toolkit.data.render import Span
 from toolkit.data.rows import RowError
 from toolkit.data.spans import assistant_spans
-from toolkit.data.template import Span, control_tokens, render_or_explain, require_chat_template, template_profile
+from toolkit.data.template import render_or_explain, require_chat_template, template_profile
 from toolkit.errors import UserError
 
 IGNORED = -100
@@ -63,9 +65,10 @@ def turn_end_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     Found by rendering a probe; empty if the template ends turns with no token.
     """
     require_chat_template(tokenizer)
-    ends = template_profile(tokenizer).turn_end
+    profile = template_profile(tokenizer)
     # A template may close with several tokens in a row; generation is over at the last one.
-    return [tokenizer.added_tokens_encoder.get(ends[-1], tokenizer.eos_token_id)] if ends else []
+    ends = [*profile.turn_end[-1:], profile.call_end, *profile.openers.values()]
+    return [tokenizer.added_tokens_encoder.get(end, tokenizer.eos_token_id) for end in dict.fromkeys(ends) if end]
 
 
 def prompt_ids(
