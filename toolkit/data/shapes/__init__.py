@@ -19,7 +19,8 @@ from toolkit.errors import UserError
 
 # In the order in which they are looked for: a file of conversations may well have a `prompt` column besides.
 SHAPES = {
-    shape.name: shape for shape in (MESSAGES, SHARE_GPT, PROMPT_COMPLETION, ALPACA, QUESTION_ANSWER, PREFERENCE, TEXT)
+    shape.name: shape
+    for shape in (MESSAGES, SHARE_GPT, PROMPT_COMPLETION, ALPACA, QUESTION_ANSWER, PREFERENCE, TEXT)
 }
 SUPERVISED = tuple(name for name in SHAPES if name != PREFERENCE.name)
 PREFERENCES = (PREFERENCE.name,)

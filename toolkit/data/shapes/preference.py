@@ -33,16 +33,11 @@ def _build(values: dict[str, Any], row: Row, train_on: str) -> Preference:
     asked_messages = _prompt(prompt, sides, row)
     if sides[0] == sides[1]:
         raise RowError(row.where, "chosen equals rejected", advice="remove the row")
-    for one, other, names in (
-        (*sides, "chosen is a prefix of rejected"),
-        (*sides[::-1], "rejected is a prefix of chosen"),
-    ):
+    for one, other, names in ((*sides, "chosen is a prefix of rejected"), (*sides[::-1], "rejected is a prefix of chosen")):
         if other[: len(one)] == one:
             raise RowError(row.where, names, advice="the answers must differ in a message, not end earlier")
     start = len(asked_messages)
-    chats = [
-        build_chat([*asked_messages, *side], values["tools"], row, start=start, train_on="assistant") for side in sides
-    ]
+    chats = [build_chat([*asked_messages, *side], values["tools"], row, start=start, train_on="assistant") for side in sides]
     return Preference(*chats)
 
 
@@ -65,9 +60,7 @@ def _prompt(prompt: Any, sides: list[list[Message]], row: Row) -> list[Message]:
     if shared == min(map(len, sides)):
         return []
     if shared == 0:
-        raise RowError(
-            row.where, "chosen and rejected share no prompt", advice="they must begin with the same messages"
-        )
+        raise RowError(row.where, "chosen and rejected share no prompt", advice="they must begin with the same messages")
     asked = sides[0][:shared]
     for side in sides:
         del side[:shared]
