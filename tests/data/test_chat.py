@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from toolkit.data.chat import encode, prompt_ids, special_tokens_in_content, turn_end_ids
+from toolkit.data.chat import Encoded, encode, prompt_ids, special_tokens_in_content, turn_end_ids
 from toolkit.data.examples import Chat, Completion, Text
 from toolkit.data.spans import assistant_spans
 from toolkit.data.template import load_chat_template, require_chat_template, template_profile
@@ -77,8 +77,14 @@ def chat_of(messages: list[dict], tools: list | None = None, start: int = 0) -> 
 
 def supervised(chat: Chat, tokenizer: PreTrainedTokenizerFast) -> list[str]:
     """The decoded runs of learnt tokens; on the way, what must hold for every encoding."""
-    encoded = encode(chat, tokenizer)
-    assert encoded.input_ids == tokenizer.apply_chat_template(chat.messages, tools=chat.tools)["input_ids"]
+    found = learnt_texts(encode(chat, tokenizer), tokenizer)
+    acting = encode(chat, tokenizer, control_tokens="token")
+    assert acting.input_ids == tokenizer.apply_chat_template(chat.messages, tools=chat.tools)["input_ids"]
+    assert learnt_texts(acting, tokenizer) == found
+    return found
+
+
+def learnt_texts(encoded: Encoded, tokenizer: PreTrainedTokenizerFast) -> list[str]:
     assert len(encoded.labels) == len(encoded.input_ids)
     assert encoded.labels[0] == -100
     assert all(label in (-100, token) for token, label in zip(encoded.input_ids, encoded.labels, strict=True))
