@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.data.examples import Chat, Completion, Text
 from toolkit.data.rows import Row, RowError
-from toolkit.data.shapes import SHAPES, detect_shape, to_example, used_columns
+from toolkit.data.shapes import detect_shape, to_example, used_columns
 from toolkit.errors import UserError
 
 USER = {"role": "user", "content": "q"}

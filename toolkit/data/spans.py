@@ -236,11 +236,11 @@ def _end(
     """The end of the turn, with the token that closes it, and whether there is one."""
     region = regions[index]
     assert region is not None
+    after = min((r.start for r in regions if r is not None and r.start >= region.end and r is not region), default=None)
     if not region.inner:
-        return _close(region.end, text, profile)
+        return _close(region.end, text[:after], profile)  # the next message may begin with the text of an end token
     # Text of this message may follow the varied part (a closing bracket): the conversation up to here shows its end.
     upto = render_or_explain(tokenizer, chat.messages[: index + 1], chat.tools, where).rstrip()
-    after = min((r.start for r in regions if r is not None and r.start >= region.end and r is not region), default=None)
     if not text.startswith(upto) or len(upto) < region.end or (after is not None and len(upto) > after):
         advice = "use a template with {% generation %} marks"
         raise RowError(where, "the chat template rewrites tool calls, so they cannot be masked", advice=advice)
