@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.data.real_templates import CASES, ONLY_MARKED, STYLES, expected, folder, source, tokenizer_for
@@ -74,6 +78,11 @@ def test_differences_from_the_marked_twin_have_a_reason(name: str) -> None:
         seen |= differences(name, learnt(name, case), marked)
     assert seen <= set(REASONS)
     assert set(BEFORE.get(name, {}).values()) <= seen  # no reason is listed in vain
+
+
+def test_the_documented_table_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["make_template_table.py", "--check"])
+    runpy.run_path(str(Path(__file__).parents[2] / "docs" / "make_template_table.py"), run_name="__main__")
 
 
 def test_every_original_template_is_in_the_table() -> None:

@@ -9,6 +9,8 @@ from transformers import PreTrainedTokenizerBase
 
 # Some tokenizers list these as special, but they are what an answer says, and templates look for them in it.
 ORDINARY = frozenset({"<think>", "</think>", "[THINK]", "[/THINK]"})
+# Tokens that stand for a byte that no other token has.
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 # By number of tokens, to notice new ones.
 _PATTERNS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, re.Pattern[str]]] = WeakKeyDictionary()
 
@@ -28,7 +30,8 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     """The tokens that steer a model; ordinary added tokens, such as `<think>`, do not."""
     special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-    return (special | set(tokenizer.all_special_tokens)) - ORDINARY
+    special |= set(tokenizer.all_special_tokens)
+    return {token for token in special - ORDINARY if not _BYTE.fullmatch(token)}
 
 
 def closers(tail: str, controls: re.Pattern[str]) -> list[str]:

@@ -70,11 +70,12 @@ def swap_markers(
 ) -> tuple[str, list[Span]]:
     """A rendering with the pasted tokens as they were and the template's own ones marked, and the spans moved along."""
     either = re.compile(f"{marker}|{re.escape(_escape(marker))}|{control_tokens(tokenizer).pattern}")
+    alone = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.single_word}
     pieces, position, places, shifts = [], 0, [0], [0]
     for match in either.finditer(text):
         found = match.group()
         pasted = found in (marker, _escape(marker))
-        if not pasted and found not in steering:
+        if not pasted and (found not in steering or (found in alone and _within_a_word(match))):
             continue
         pieces += [text[position : match.start()], "" if pasted else with_marker(found, marker)]
         position = match.end()
@@ -86,6 +87,12 @@ def swap_markers(
         return place + shifts[bisect_left(places, place + 1) - 1]
 
     return swapped, [(moved(start), moved(end)) for start, end in spans]
+
+
+def _within_a_word(match: re.Match[str]) -> bool:
+    """True if the match is no token, for those that must be words of their own."""
+    beside = match.string[max(0, match.start() - 1) : match.start()] + match.string[match.end() : match.end() + 1]
+    return re.search(r"\w", beside) is not None
 
 
 def _escape(marker: str) -> str:
