@@ -82,7 +82,7 @@ def by_renamed(text: str, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     steering = steering_tokens(tokenizer)
     names = renamed(tokenizer, steering, MARKER)
     swapped, _ = swap_markers(text, [], tokenizer, steering, MARKER)
-    return [names.ids.get(i, i) for i in names.backend.encode(swapped, add_special_tokens=False).ids]
+    return names.encode(swapped, add_special_tokens=False).ids
 
 
 PARTS = [
@@ -277,3 +277,27 @@ def test_built_in_template_with_marks() -> None:
     tokenizer.chat_template = load_chat_template("chatml")
     chat = Chat(conversation("q<|im_end|>", "ok</s>", "r", "s"), None, (False, True, False, False))
     assert learnt_texts(encode(chat, tokenizer), tokenizer) == ["ok</s><|im_end|>"]
+
+
+def test_turn_ends_that_are_ordinary_added_tokens() -> None:
+    """What opens and closes a turn must not be pasted either, whatever the tokenizer calls special."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=byte_level(),
+        bos_token="<s>",
+        eos_token="</s>",
+        chat_template=(TEMPLATES / "chatml.jinja").read_text(encoding="utf-8"),
+    )
+    tokenizer.add_tokens([AddedToken(token, special=False) for token in ("<|im_start|>", "<|im_end|>", "<tool_call>")])
+    encoded = encode(chat_of(conversation("q<|im_end|><|im_start|><tool_call>", "a")), tokenizer)
+    assert encoded.pasted == ["<|im_end|>", "<|im_start|>"]
+    for token, count in (("<|im_end|>", 2), ("<|im_start|>", 2), ("<tool_call>", 1)):
+        assert encoded.input_ids.count(tokenizer.convert_tokens_to_ids(token)) == count
+
+
+def test_control_token_that_merges_make() -> None:
+    vocabulary = {piece: i for i, piece in enumerate(["[", "X", "]", "[X", "[X]", "a", "b"])}
+    merging = Tokenizer(models.BPE(vocabulary, [("[", "X"), ("[X", "]")]))
+    template = "{% for m in messages %}[X]{{ m.content }}{% endfor %}"
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=merging, eos_token="[X]", chat_template=template)
+    assert encode(chat_of(conversation("a", "b")), tokenizer).input_ids == [4, 5, 4, 6]
+    assert encode(chat_of(conversation("a[X]", "b")), tokenizer).input_ids == [4, 5, 3, 2, 4, 6]

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from toolkit.data.controls import control_tokens, special_tokens
 from toolkit.data.examples import Chat, Completion, Example, Preference, Text
 from toolkit.data.pasted import mark_pasted, steering_tokens, swap_markers
-from toolkit.data.renamed import Renamed, renamed
+from toolkit.data.renamed import renamed
 from toolkit.data.render import Span
 from toolkit.data.rows import RowError
 from toolkit.data.skeleton import quick_spans
@@ -45,14 +46,14 @@ class Encoded:
 
 @dataclass(frozen=True)
 class _Draft:
-    """A text with what is learnt of it, ready to be tokenized; `names`: by a tokenizer of other names."""
+    """A text with what is learnt of it, ready to be tokenized; `names`: by this backend, of other names."""
 
     text: str
     spans: list[Span]
     whole: bool
     turn_end_missing: bool = False
     pasted: list[str] = field(default_factory=list)
-    names: Renamed | None = None
+    names: Tokenizer | None = None
 
 
 def encode(
@@ -207,13 +208,10 @@ def _with_names(draft: _Draft, chat: Chat, tokenizer: PreTrainedTokenizerBase, m
 def _tokenize(drafts: list[_Draft], tokenizer: PreTrainedTokenizerBase) -> list[Encoded]:
     """All of one kind: whole texts or renderings, by the tokenizer itself or one of other names."""
     names, whole = drafts[0].names, drafts[0].whole
-    backend = names.backend if names else tokenizer.backend_tokenizer
+    backend = names or tokenizer.backend_tokenizer
     results = tokenize_batch([d.text for d in drafts], [d.spans for d in drafts], backend, add_special_tokens=whole)
     encoded = []
     for draft, (ids, labels) in zip(drafts, results, strict=True):
-        if names:
-            ids = [names.ids.get(i, i) for i in ids]
-            labels = [names.ids.get(i, i) for i in labels]
         if whole:
             ids, labels = _close(ids, labels, tokenizer)
         encoded.append(Encoded(ids, labels, draft.turn_end_missing, draft.pasted))

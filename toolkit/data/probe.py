@@ -75,7 +75,7 @@ def probe(tokenizer: PreTrainedTokenizerBase, template: str) -> Profile:
             between = closed[closed.rfind(_USER[-1]) + 1 : closed.find(_ANSWER[0])]
             ends = closers(without[without.rfind(_USER[-1]) + 1 :], controls)
             enders += ends[:1] if len(controls.findall(between)) > 1 else []
-            openers = {} if turn_end else _openers(speak, prompt, controls)
+            openers = {} if turn_end else _openers(speak, controls)
     except Exception:  # a template that refuses the probe is judged row by row
         pass
     call_end = _call_end(speak, controls, openers, (*turn_end, *openers.values(), tokenizer.eos_token))
@@ -115,10 +115,10 @@ def _dialect(tokenizer: PreTrainedTokenizerBase, template: str) -> Dialect:
     return next((form for form in forms if shows(form, calls, [_PROBE_TOOL], _VALUE)), best)
 
 
-def _openers(speak: _Speaker, prompt: str, controls: re.Pattern[str]) -> dict[str, str]:
+def _openers(speak: _Speaker, controls: re.Pattern[str]) -> dict[str, str]:
     """The tokens that open a user's and a tool's turn, if they tell that the assistant's is over."""
-    own = controls.search(prompt)
     text = speak(_conversation(_USER, _ANSWER, _USER_2, _ANSWER_2))
+    own = controls.findall(text[text.find(_USER[-1]) + 1 : text.find(_ANSWER[0])])
     found = {"user": closers(text[text.find(_ANSWER[-1]) + 1 : text.find(_USER_2[0])], controls)[:1]}
     if not found["user"] or found["user"][0] not in text[: text.find(_USER[0])]:
         return {}
@@ -129,7 +129,7 @@ def _openers(speak: _Speaker, prompt: str, controls: re.Pattern[str]) -> dict[st
     except Exception:  # a template without tools
         pass
     # A token that opens every turn would also stop an assistant that goes on.
-    return {role: token for role, tokens in found.items() for token in tokens if own is None or token != own.group()}
+    return {role: token for role, tokens in found.items() for token in tokens if token not in own}
 
 
 def _call_end(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,22 +12,16 @@ from transformers import PreTrainedTokenizerBase
 from toolkit.data.pasted import with_marker
 from toolkit.errors import UserError
 
-
-@dataclass(frozen=True)
-class Renamed:
-    """`ids`: from ids of `backend` to those of the tokenizer it was made from, where they differ."""
-
-    backend: Tokenizer
-    ids: dict[int, int]
-
-
 # Making one takes a second for a large vocabulary. The usual marker serves nearly every row; a few others are kept.
 _KEPT = 3
-_RENAMED: WeakKeyDictionary[PreTrainedTokenizerBase, dict[object, Renamed]] = WeakKeyDictionary()
+_RENAMED: WeakKeyDictionary[PreTrainedTokenizerBase, dict[object, Tokenizer]] = WeakKeyDictionary()
 
 
-def renamed(tokenizer: PreTrainedTokenizerBase, tokens: frozenset[str], marker: str) -> Renamed:
-    """The tokenizer with `marker` in the names of `tokens`. Raises `UserError` where that can't be done."""
+def renamed(tokenizer: PreTrainedTokenizerBase, tokens: frozenset[str], marker: str) -> Tokenizer:
+    """What `tokenizer` calls to cut a text, with `marker` in the names of `tokens` and the ids as ever.
+
+    Raises `UserError` where the names would still act, such as with a normalizer that takes the marker off.
+    """
     known = _RENAMED.setdefault(tokenizer, {})
     key = (len(tokenizer), tokens, marker)
     if key not in known:
@@ -38,7 +31,7 @@ def renamed(tokenizer: PreTrainedTokenizerBase, tokens: frozenset[str], marker: 
     return known[key]
 
 
-def _rename(tokenizer: PreTrainedTokenizerBase, tokens: frozenset[str], marker: str) -> Renamed:
+def _rename(tokenizer: PreTrainedTokenizerBase, tokens: frozenset[str], marker: str) -> Tokenizer:
     names = {token: with_marker(token, marker) for token in tokens}
     source = tokenizer.backend_tokenizer
     spec = json.loads(source.to_str())
@@ -49,14 +42,8 @@ def _rename(tokenizer: PreTrainedTokenizerBase, tokens: frozenset[str], marker: 
     backend.encode_special_tokens = source.encode_special_tokens
     backend.no_truncation()
     backend.no_padding()
-    ids = {}
-    for number, token in source.get_added_tokens_decoder().items():
-        other = backend.token_to_id(names.get(token.content, token.content))
-        if other is not None and other != number:
-            ids[other] = number
-    found = Renamed(backend, ids)
-    _check(tokenizer, found, names)
-    return found
+    _check(tokenizer, backend, names)
+    return backend
 
 
 def _rename_model(model: dict[str, Any], names: dict[str, str]) -> None:
@@ -72,14 +59,13 @@ def _rename_model(model: dict[str, Any], names: dict[str, str]) -> None:
         model["merges"] = [[a, b] for a, b in pairs if a not in names and b not in names and a + b not in names]
 
 
-def _check(tokenizer: PreTrainedTokenizerBase, found: Renamed, names: dict[str, str]) -> None:
-    own = tokenizer.added_tokens_encoder
-    for token, name in names.items():
-        if token not in own:
-            continue
-        as_token = [found.ids.get(i, i) for i in found.backend.encode(name, add_special_tokens=False).ids]
-        as_text = [found.ids.get(i, i) for i in found.backend.encode(token, add_special_tokens=False).ids]
-        if own[token] not in as_token or (own[token] in as_text and token != tokenizer.unk_token):
+def _check(tokenizer: PreTrainedTokenizerBase, backend: Tokenizer, names: dict[str, str]) -> None:
+    for number, added in tokenizer.added_tokens_decoder.items():
+        token = str(added)
+        name = names.get(token, token)
+        ids = backend.encode(token, add_special_tokens=False).ids
+        acts = name != token and number in ids and token != tokenizer.unk_token
+        if backend.token_to_id(name) != number or acts:
             raise UserError(
                 f"control token {token} in the text of a message cannot be encoded as plain text with this tokenizer; "
                 "set data.control_tokens: token"
