@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from toolkit.data.chat import encode, prompt_ids, special_tokens_in_content, turn_end_ids
+from toolkit.data.chat import Encoded, encode, prompt_ids, special_tokens_in_content, turn_end_ids
 from toolkit.data.examples import Chat, Completion, Text
 from toolkit.data.spans import assistant_spans
 from toolkit.data.template import load_chat_template, require_chat_template, template_profile
@@ -77,8 +77,14 @@ def chat_of(messages: list[dict], tools: list | None = None, start: int = 0) -> 
 
 def supervised(chat: Chat, tokenizer: PreTrainedTokenizerFast) -> list[str]:
     """The decoded runs of learnt tokens; on the way, what must hold for every encoding."""
-    encoded = encode(chat, tokenizer)
-    assert encoded.input_ids == tokenizer.apply_chat_template(chat.messages, tools=chat.tools)["input_ids"]
+    found = learnt_texts(encode(chat, tokenizer), tokenizer)
+    acting = encode(chat, tokenizer, control_tokens="token")
+    assert acting.input_ids == tokenizer.apply_chat_template(chat.messages, tools=chat.tools)["input_ids"]
+    assert learnt_texts(acting, tokenizer) == found
+    return found
+
+
+def learnt_texts(encoded: Encoded, tokenizer: PreTrainedTokenizerFast) -> list[str]:
     assert len(encoded.labels) == len(encoded.input_ids)
     assert encoded.labels[0] == -100
     assert all(label in (-100, token) for token, label in zip(encoded.input_ids, encoded.labels, strict=True))
@@ -94,6 +100,7 @@ def supervised(chat: Chat, tokenizer: PreTrainedTokenizerFast) -> list[str]:
 @pytest.mark.parametrize("trim_offsets", [True, False])
 @pytest.mark.parametrize("style", STYLES)
 def test_each_turn_is_its_text_and_its_end(style: str, trim_offsets: bool) -> None:
+    """B01: with marks in the template and without."""
     end = STYLES[style]
     chat = chat_of(conversation("hello", "hi there", "more", "the answer\nis 46"))
     expected = ["hi there" + end, "the answer\nis 46" + end]
@@ -125,6 +132,7 @@ ADVERSARIAL = {
 @pytest.mark.parametrize("case", ADVERSARIAL)
 @pytest.mark.parametrize("style", STYLES)
 def test_no_question_text_is_learnt(style: str, case: str) -> None:
+    """B15: whatever is pasted into a message."""
     question, answer = ADVERSARIAL[case]
     trims = style.startswith(("headers", "turns"))
     text = (answer.strip() if trims else answer) + STYLES[style]
@@ -137,6 +145,7 @@ def test_no_question_text_is_learnt(style: str, case: str) -> None:
 @pytest.mark.parametrize("trim_offsets", [True, False])
 @pytest.mark.parametrize("style", ["chatml", "default_system", "built_in_chatml", "inst"])
 def test_two_spaces_before_the_end_are_learnt(style: str, trim_offsets: bool) -> None:
+    """B02, second form."""
     chat = chat_of(conversation("q", "ok  ", "again", "sure  "))
     found = supervised(chat, tokenizer_with(style, trim_offsets=trim_offsets))
     assert [run.lstrip() for run in found] == ["ok  " + STYLES[style], "sure  " + STYLES[style]]
@@ -149,6 +158,7 @@ def test_assistant_first(style: str) -> None:
 
 
 def test_text_at_position_zero_does_not_run_on() -> None:
+    """B02, first form."""
     template = (
         "{%- for m in messages -%}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
     )
@@ -174,6 +184,7 @@ def test_only_the_completion_of_a_prompt_is_learnt() -> None:
 
 
 def test_thinking_is_learnt_where_it_is_rendered() -> None:
+    """B13: earlier thinking is left out by the template."""
     chat = chat_of(conversation("q1", "<think>\nwhy1\n</think>\n\na1", "q2", "<think>\nwhy2\n</think>\n\na2"))
     last = "<think>\nwhy2\n</think>\n\na2<|im_end|>"
     assert supervised(chat, tokenizer_with("thinking")) == ["a1<|im_end|>", last]
@@ -182,7 +193,7 @@ def test_thinking_is_learnt_where_it_is_rendered() -> None:
 
 
 def test_history_rewritten_before_a_later_turn() -> None:
-    """The prefix renderings of the second answer show the first one's thinking, the whole one does not."""
+    """B13. The prefix renderings of the second answer show the first one's thinking, the whole one does not."""
     call = [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]
     messages = conversation("q", "<think>\nw\n</think>\n\na1")
     messages[1]["tool_calls"] = call
@@ -205,10 +216,11 @@ def test_tool_calls_that_the_next_message_needs() -> None:
         "<|message|>sunny<|end|>",
         "<|message|>bye<|return|>",
     ]
-    assert turn_end_ids(tokenizer) == [tokenizer.convert_tokens_to_ids("<|return|>")]
+    assert turn_end_ids(tokenizer) == tokenizer.convert_tokens_to_ids(["<|return|>", "<|call|>"])
 
 
 def test_tool_calls_that_are_not_rendered() -> None:
+    """B22: a row error, not an empty answer."""
     call = [{"type": "function", "function": {"name": "f", "arguments": {}}}]
     messages = [*conversation("q"), {"role": "assistant", "content": "", "tool_calls": call}]
     with pytest.raises(UserError, match=r"d:7: .*does not render tool_calls .*message 1"):
@@ -394,18 +406,75 @@ def test_header_token_that_swallows_white_space_is_not_learnt() -> None:
 
 
 def test_template_that_raises_is_told_in_its_own_words() -> None:
+    """B12: with the row and the roles seen."""
     system = chat_of([{"role": "system", "content": "s"}, *conversation("q", "a")])
     twice = chat_of([*conversation("q"), *conversation("q", "a")])
     tokenizer = tokenizer_with("strict")
     with pytest.raises(UserError, match=r"d:2: .*roles: system, user, assistant; it says: System role not") as info:
         encode(system, tokenizer, where="d:2")
+    assert str(info.value).endswith(
+        "set data.system_policy: fold, which puts the system text into the first user message"
+    )
     assert "\n" not in str(info.value)
     assert info.value.__suppress_context__
     with pytest.raises(UserError, match=r"d:3: .*roles: user, user, assistant; it says: Roles must alternate"):
         encode(twice, tokenizer, where="d:3")
+    worse = chat_of([{"role": "system", "content": "s"}, *conversation("q"), *conversation("q", "a")])
+    with pytest.raises(UserError, match=r"change the roles or set another data\.chat_template$"):
+        encode(worse, tokenizer)
+
+
+def test_system_message_folded_into_the_first_question() -> None:
+    """B12: `system_policy: fold` is for templates that refuse system messages, and harmless without one."""
+    tokenizer = tokenizer_with("strict")
+    system = [{"role": "system", "content": "be brief"}]
+    folded = encode(chat_of([*system, *conversation("q", "a")]), tokenizer, system_policy="fold")
+    assert folded == encode(chat_of(conversation("be brief\n\nq", "a")), tokenizer)
+    assert learnt_texts(folded, tokenizer) == ["a<end_of_turn>"]
+    ids, reference = prompt_ids(chat_of([*system, *conversation("q", "a")]), tokenizer, system_policy="fold")
+    assert (ids, reference) == prompt_ids(chat_of(conversation("be brief\n\nq", "a")), tokenizer)
+    for messages in (conversation("q", "a"), conversation("a", "q", first="assistant")):
+        chat = chat_of(messages)
+        tokenizer = tokenizer_with("chatml")
+        assert encode(chat, tokenizer, system_policy="fold") == encode(chat, tokenizer)
+    empty = chat_of([{"role": "system", "content": " "}, *conversation("q", "a")])
+    assert encode(empty, tokenizer, system_policy="fold") == encode(chat_of(conversation("q", "a")), tokenizer)
+    # A system message that no question follows, or that comes later, stays what it is.
+    later = chat_of([*conversation("q", "a"), *system, *conversation("r", "b")])
+    assert encode(later, tokenizer, system_policy="fold") == encode(later, tokenizer)
+    whole = Chat([*system, *conversation("q", "a")], None, None)
+    assert (
+        encode(whole, tokenizer, system_policy="fold").input_ids
+        == encode(chat_of(conversation("be brief\n\nq", "a")), tokenizer).input_ids
+    )
+
+
+def test_whole_conversation_is_learnt() -> None:
+    """`learnt` of None: questions and headers too, all but the first token."""
+    for style in ("chatml", "headers_marked", "thinking", "no_end"):
+        tokenizer = tokenizer_with(style)
+        encoded = encode(Chat(conversation("q", "ok", "r", "sure"), None, None), tokenizer)
+        assert encoded.labels == [-100, *encoded.input_ids[1:]]
+        assert not encoded.turn_end_missing
+
+
+def test_arguments_reach_the_template_as_given() -> None:
+    """A25: as an object, and the tools with them."""
+    template = "{{ tools[0].function.name }}{% for m in messages %}<|start|>{{ m.content }}{% for c in m.tool_calls %}"
+    template += (
+        "{% for key, value in c.function.arguments.items() %}{{ key }}={{ value }}{% endfor %}{% endfor %}<|end|>"
+    )
+    call = [{"type": "function", "function": {"name": "f", "arguments": {"city": "Oslo"}}}]
+    messages = [*conversation("q"), {"role": "assistant", "content": "", "tool_calls": call}]
+    tools = [{"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}]
+    tokenizer = tokenizer_with(template + "{% endfor %}")
+    encoded = encode(chat_of(messages, tools), tokenizer)
+    assert tokenizer.decode(encoded.input_ids) == "f<|start|>q<|end|><|start|>city=Oslo<|end|>"
+    assert learnt_texts(encoded, tokenizer) == ["city=Oslo<|end|>"]
 
 
 def test_no_template() -> None:
+    """B16: before anything is loaded."""
     with pytest.raises(UserError, match=r"no chat template; set data\.chat_template"):
         require_chat_template(tokenizer_with(None))
     with pytest.raises(UserError, match="no chat template"):
@@ -453,6 +522,7 @@ def test_prompt_ids() -> None:
 
 @pytest.mark.parametrize("trim_offsets", [True, False])
 def test_completion_is_tokenized_with_its_prompt(trim_offsets: bool) -> None:
+    """B09: the token over the seam is learnt."""
     tokenizer = tokenizer_with(None, trim_offsets=trim_offsets)
     encoded = encode(Completion("the price ", "the answer"), tokenizer)
     assert encoded.input_ids == [*tokenizer("the price the answer")["input_ids"], tokenizer.eos_token_id]
@@ -515,6 +585,7 @@ def smollm2() -> PreTrainedTokenizerFast:
 
 
 def test_smollm2_facts(smollm2: PreTrainedTokenizerFast) -> None:
+    """B01, B05, B11, B15: no marks, pad equals eos, and the prompt has 31 tokens."""
     chat = chat_of(conversation("hi", "yo"))
     encoded = encode(chat, smollm2)
     assert len(encoded.input_ids) == 34
@@ -527,5 +598,6 @@ def test_smollm2_facts(smollm2: PreTrainedTokenizerFast) -> None:
 
 
 def test_smollm2_price(smollm2: PreTrainedTokenizerFast) -> None:
+    """B09: the seam of prompt and answer."""
     encoded = encode(Completion("Q: price? A: ", "$46 ok"), smollm2)
     assert smollm2.decode([label for label in encoded.labels if label != -100]) == " $46 ok<|im_end|>"

@@ -6,17 +6,27 @@ offsets. Tokenizing the parts alone would give other tokens at the seams.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from toolkit.data.controls import control_tokens, special_tokens
 from toolkit.data.examples import Chat, Completion, Example, Preference, Text
+from toolkit.data.pasted import mark_pasted, steering_tokens, swap_markers
+from toolkit.data.renamed import renamed
+from toolkit.data.render import Span
 from toolkit.data.rows import RowError
+from toolkit.data.skeleton import quick_spans
 from toolkit.data.spans import assistant_spans
-from toolkit.data.template import Span, control_tokens, render_or_explain, require_chat_template, template_profile
+from toolkit.data.template import fold_system, render_or_explain, require_chat_template, template_profile
+from toolkit.data.tokenize import IGNORED, tokenize_batch
 from toolkit.errors import UserError
 
-IGNORED = -100
+ControlTokens = Literal["text", "token"]
+SystemPolicy = Literal["keep", "fold"]
 
 
 @dataclass(frozen=True)
@@ -24,37 +34,79 @@ class Encoded:
     """One example, not truncated. `labels` equals `input_ids` where learnt, else -100; they are not shifted.
 
     labels[0] is always -100: nothing predicts the first token. `turn_end_missing`: the template closes an assistant
-    turn with no token, so the model cannot learn to stop there; the caller should say so once.
+    turn with no token, so the model cannot learn to stop there; the caller should say so once. `pasted`: the control
+    tokens in the messages' own text, in order, repeated as often as they occur.
     """
 
     input_ids: list[int]
     labels: list[int]
     turn_end_missing: bool = False
+    pasted: list[str] = field(default_factory=list)
 
 
-def encode(example: Example, tokenizer: PreTrainedTokenizerBase, *, where: str = "") -> Encoded:
+@dataclass(frozen=True)
+class _Draft:
+    """A text with what is learnt of it, ready to be tokenized; `names`: by this backend, of other names."""
+
+    text: str
+    spans: list[Span]
+    whole: bool
+    turn_end_missing: bool = False
+    pasted: list[str] = field(default_factory=list)
+    names: Tokenizer | None = None
+
+
+def encode(
+    example: Example,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    where: str = "",
+    control_tokens: ControlTokens = "text",
+    system_policy: SystemPolicy = "keep",
+) -> Encoded:
     """Token ids and labels of `example`; `where` (FILE:LINE) heads row errors.
+
+    control_tokens: what control tokens in the text of a chat's messages become, plain text or the tokens they look
+    like; in other examples they act. system_policy: "fold" puts a leading system text into the first user message.
 
     Raises `RowError` where the row cannot be masked or has nothing to learn, `UserError` where the tokenizer does not
     serve: not a fast one, no chat template, no end token.
     """
+    [encoded] = encode_batch(
+        [example], tokenizer, where=[where], control_tokens=control_tokens, system_policy=system_policy
+    )
+    if isinstance(encoded, RowError):
+        raise encoded
+    return encoded
+
+
+def encode_batch(
+    examples: Sequence[Example],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    where: Sequence[str] | None = None,
+    control_tokens: ControlTokens = "text",
+    system_policy: SystemPolicy = "keep",
+) -> list[Encoded | RowError]:
+    """`encode` for many examples, faster than one by one; a row error stands in the place of its example."""
     if not tokenizer.is_fast:
         raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer; label masks need character offsets")
-    if isinstance(example, Chat):
-        require_chat_template(tokenizer)
-        turns = assistant_spans(example, tokenizer, where)
-        ids, labels = _tokenize(turns.text, turns.spans, tokenizer, add_special_tokens=False)
-        encoded = Encoded(ids, labels, turns.turn_end_missing)
-    elif isinstance(example, Completion):
-        text = example.prompt + example.completion
-        start = 0 if example.learn_prompt else len(example.prompt)
-        encoded = _close(*_tokenize(text, [(start, len(text))], tokenizer), tokenizer)
-    else:
-        assert isinstance(example, Text), "a preference pair is encoded answer by answer"
-        encoded = _close(*_tokenize(example.text, [(0, len(example.text))], tokenizer), tokenizer)
-    if all(label == IGNORED for label in encoded.labels):
-        raise RowError(where, "no token to learn", "every label is masked", "remove the row")
-    return encoded
+    places = where or [""] * len(examples)
+    found: dict[int, Encoded | RowError] = {}
+    groups: dict[tuple[int, bool], list[tuple[int, _Draft]]] = {}
+    for i, (example, place) in enumerate(zip(examples, places, strict=True)):
+        try:
+            draft = _draft(example, tokenizer, place, control_tokens, system_policy)
+        except RowError as error:
+            found[i] = error
+        else:
+            groups.setdefault((id(draft.names), draft.whole), []).append((i, draft))
+    for members in groups.values():
+        for (i, _), encoded in zip(members, _tokenize([draft for _, draft in members], tokenizer), strict=True):
+            learnt = encoded.labels.count(IGNORED) < len(encoded.labels)
+            reason = ("no token to learn", "every label is masked", "remove the row")
+            found[i] = encoded if learnt else RowError(places[i], *reason)
+    return [found[i] for i in range(len(examples))]
 
 
 def turn_end_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -63,17 +115,23 @@ def turn_end_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     Found by rendering a probe; empty if the template ends turns with no token.
     """
     require_chat_template(tokenizer)
-    ends = template_profile(tokenizer).turn_end
+    profile = template_profile(tokenizer)
     # A template may close with several tokens in a row; generation is over at the last one.
-    return [tokenizer.added_tokens_encoder.get(ends[-1], tokenizer.eos_token_id)] if ends else []
+    ends = [*profile.turn_end[-1:], profile.call_end, *profile.openers.values()]
+    return [tokenizer.added_tokens_encoder.get(end, tokenizer.eos_token_id) for end in dict.fromkeys(ends) if end]
 
 
 def prompt_ids(
-    example: Example, tokenizer: PreTrainedTokenizerBase, *, where: str = ""
+    example: Example,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    where: str = "",
+    control_tokens: ControlTokens = "text",
+    system_policy: SystemPolicy = "keep",
 ) -> tuple[list[int], str] | None:
     """The prompt to generate from, and the reference answer; None where there is no prompt.
 
-    A chat is cut before its last assistant turn, and the generation prompt appended.
+    A chat is cut before its last assistant turn, and the generation prompt appended. The options are those of `encode`.
     """
     if isinstance(example, Text):
         return None
@@ -84,11 +142,14 @@ def prompt_ids(
             ids.pop()
         return (ids, example.completion) if ids else None
     require_chat_template(tokenizer)
+    example = _folded(example, system_policy)
     last = max(i for i, message in enumerate(example.messages) if message["role"] == "assistant")
     if last == 0:
         return None
-    text = render_or_explain(tokenizer, example.messages[:last], example.tools, where, prompt=True)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"]), example.messages[last]["content"]
+    asked, _, marker = _marked(replace(example, messages=example.messages[:last]), tokenizer, control_tokens)
+    text = render_or_explain(tokenizer, asked.messages, asked.tools, where, prompt=True)
+    draft = _with_names(_Draft(text, [], False), example, tokenizer, marker)
+    return _tokenize([draft], tokenizer)[0].input_ids, example.messages[last]["content"]
 
 
 def special_tokens_in_content(example: Example, tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -101,8 +162,7 @@ def special_tokens_in_content(example: Example, tokenizer: PreTrainedTokenizerBa
     else:
         assert not isinstance(example, Preference)
         texts = [example.text] if isinstance(example, Text) else [example.prompt, example.completion]
-    special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-    special |= set(tokenizer.all_special_tokens)
+    special = set(special_tokens(tokenizer))
     pattern = control_tokens(tokenizer)
     if isinstance(example, Chat):
         profile = template_profile(tokenizer, example.tools)
@@ -111,31 +171,58 @@ def special_tokens_in_content(example: Example, tokenizer: PreTrainedTokenizerBa
     return [token for token in dict.fromkeys(found) if token in special]
 
 
-def _tokenize(
-    text: str, spans: list[Span], tokenizer: PreTrainedTokenizerBase, add_special_tokens: bool = True
-) -> tuple[list[int], list[int]]:
-    """Ids of `text`, and labels: a token is learnt if it has a character of a span (sorted, half-open)."""
-    encoding = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True)
-    ids = list(encoding["input_ids"])
-    labels, previous_end, current = [], 0, 0
-    for token, (start, end) in zip(ids, encoding["offset_mapping"], strict=True):
-        if start == end:  # white space alone: some tokenizers trim it off the offsets
-            start = min(previous_end, end)
-        previous_end = max(previous_end, end)
-        while current < len(spans) and spans[current][1] <= start:
-            current += 1
-        inside = current < len(spans) and start < end and end > spans[current][0]
-        labels.append(token if inside else IGNORED)
-    if labels:
-        labels[0] = IGNORED
-    return ids, labels
+def _folded(chat: Chat, policy: SystemPolicy) -> Chat:
+    messages = fold_system(chat.messages) if policy == "fold" else chat.messages
+    return chat if messages is chat.messages else Chat(messages, chat.tools, chat.learnt and chat.learnt[1:])
 
 
-def _close(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase) -> Encoded:
+def _marked(chat: Chat, tokenizer: PreTrainedTokenizerBase, policy: ControlTokens) -> tuple[Chat, list[str], str]:
+    marked, pasted, marker = mark_pasted(chat, tokenizer)
+    return (marked, pasted, marker) if policy == "text" else (chat, pasted, "")
+
+
+def _draft(
+    example: Example, tokenizer: PreTrainedTokenizerBase, where: str, control: ControlTokens, policy: SystemPolicy
+) -> _Draft:
+    if isinstance(example, Chat):
+        require_chat_template(tokenizer)
+        chat, pasted, marker = _marked(_folded(example, policy), tokenizer, control)
+        turns = quick_spans(chat, tokenizer) or assistant_spans(chat, tokenizer, where)
+        draft = _Draft(turns.text, turns.spans, False, turns.turn_end_missing, pasted)
+        return _with_names(draft, chat, tokenizer, marker)
+    if isinstance(example, Completion):
+        text = example.prompt + example.completion
+        return _Draft(text, [(0 if example.learn_prompt else len(example.prompt), len(text))], True)
+    assert isinstance(example, Text), "a preference pair is encoded answer by answer"
+    return _Draft(example.text, [(0, len(example.text))], True)
+
+
+def _with_names(draft: _Draft, chat: Chat, tokenizer: PreTrainedTokenizerBase, marker: str) -> _Draft:
+    if not marker:
+        return draft
+    steering = steering_tokens(tokenizer, chat.tools)
+    text, spans = swap_markers(draft.text, draft.spans, tokenizer, steering, marker)
+    return replace(draft, text=text, spans=spans, names=renamed(tokenizer, steering, marker))
+
+
+def _tokenize(drafts: list[_Draft], tokenizer: PreTrainedTokenizerBase) -> list[Encoded]:
+    """All of one kind: whole texts or renderings, by the tokenizer itself or one of other names."""
+    names, whole = drafts[0].names, drafts[0].whole
+    backend = names or tokenizer.backend_tokenizer
+    results = tokenize_batch([d.text for d in drafts], [d.spans for d in drafts], backend, add_special_tokens=whole)
+    encoded = []
+    for draft, (ids, labels) in zip(drafts, results, strict=True):
+        if whole:
+            ids, labels = _close(ids, labels, tokenizer)
+        encoded.append(Encoded(ids, labels, draft.turn_end_missing, draft.pasted))
+    return encoded
+
+
+def _close(ids: list[int], labels: list[int], tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """With the end token, which is learnt: it is how the model stops."""
     end = tokenizer.eos_token_id
     if end is None:
         raise UserError("tokenizer has no eos token, so plain text cannot be ended; set one on the tokenizer")
     if ids and ids[-1] == end:
-        return Encoded(ids, [*labels[:-1], end if len(ids) > 1 else IGNORED])
-    return Encoded([*ids, end], [*labels, end if ids else IGNORED])
+        return ids, [*labels[:-1], end if len(ids) > 1 else IGNORED]
+    return [*ids, end], [*labels, end if ids else IGNORED]

@@ -12,19 +12,12 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from toolkit.data.examples import Chat
+from toolkit.data.controls import snap
+from toolkit.data.examples import Chat, Message
+from toolkit.data.probe import Profile
+from toolkit.data.render import Span, common_prefix
 from toolkit.data.rows import RowError
-from toolkit.data.template import (
-    Message,
-    Profile,
-    Span,
-    common_prefix,
-    render,
-    render_marked,
-    render_or_explain,
-    snap,
-    template_profile,
-)
+from toolkit.data.template import render, render_marked, render_or_explain, template_profile
 
 
 @dataclass(frozen=True)
@@ -80,6 +73,8 @@ def assistant_spans(chat: Chat, tokenizer: PreTrainedTokenizerBase, where: str =
         if not text[start : region.end].strip():
             raise RowError(where, "the chat template renders nothing of an assistant message", f"message {index}")
         end, closed = _end(chat, index, regions, text, tokenizer, profile, where)
+        if not closed:
+            text, end, closed = _stop_at_opener(chat, index, end, text, profile)
         spans.append((start, end))
         missing |= not closed
     return Turns(text, spans, missing)
@@ -89,8 +84,7 @@ def _marked_spans(
     chat: Chat, learnt: list[int], text: str, tokenizer: PreTrainedTokenizerBase, profile: Profile
 ) -> Turns | None:
     """The template's own marks, or None where they do not say which message each belongs to, but that matters."""
-    template = tokenizer.get_chat_template(None, chat.tools)
-    marked, spans = render_marked(tokenizer, template, chat.messages, chat.tools)
+    marked, spans = render_marked(tokenizer, chat.messages, chat.tools)
     assistants = [i for i, m in enumerate(chat.messages) if m["role"] == "assistant"]
     matched = len(spans) == len(assistants)
     if marked != text or not (matched or len(learnt) == len(assistants)):
@@ -242,15 +236,33 @@ def _end(
     """The end of the turn, with the token that closes it, and whether there is one."""
     region = regions[index]
     assert region is not None
+    after = min((r.start for r in regions if r is not None and r.start >= region.end and r is not region), default=None)
     if not region.inner:
-        return _close(region.end, text, profile)
+        return _close(region.end, text[:after], profile)  # the next message may begin with the text of an end token
     # Text of this message may follow the varied part (a closing bracket): the conversation up to here shows its end.
     upto = render_or_explain(tokenizer, chat.messages[: index + 1], chat.tools, where).rstrip()
-    after = min((r.start for r in regions if r is not None and r.start >= region.end and r is not region), default=None)
     if not text.startswith(upto) or len(upto) < region.end or (after is not None and len(upto) > after):
         advice = "use a template with {% generation %} marks"
         raise RowError(where, "the chat template rewrites tool calls, so they cannot be masked", advice=advice)
-    return len(upto), any(match.end() == len(upto) for match in profile.controls.finditer(upto))
+    last = next((match.group() for match in profile.controls.finditer(upto) if match.end() == len(upto)), None)
+    return len(upto), last in profile.enders
+
+
+def _stop_at_opener(chat: Chat, index: int, end: int, text: str, profile: Profile) -> tuple[str, int, bool]:
+    """Text, end and closed for a turn without an end of its own: the model stops by opening the next turn.
+
+    That token is learnt where the template writes it. After the last turn it does not, so it is added: without it the
+    model would never learn to stop there.
+    """
+    last = index + 1 == len(chat.messages)
+    after = "tool" if chat.messages[index].get("tool_calls") else "user"
+    opener = profile.openers.get(after if last else chat.messages[index + 1]["role"])
+    if opener is None:
+        return text, end, False
+    position = end + len(text[end:]) - len(text[end:].lstrip())
+    if text.startswith(opener, position):
+        return text, position + len(opener), True
+    return (text + opener, len(text + opener), True) if last and position == len(text) else (text, end, False)
 
 
 def _close(end: int, text: str, profile: Profile) -> tuple[int, bool]:
