@@ -81,6 +81,12 @@ class DataConfig:
         "truncate", "what happens to longer rows; always counted"
     )
     chat_template: str | None = option(None, "file with a chat template, or 'chatml'; saved with the model", path=True)
+    system_policy: Literal["keep", "fold"] = option(
+        "keep", "fold puts a system message into the first user turn, for templates that refuse it"
+    )
+    control_tokens: Literal["text", "token"] = option(
+        "text", "how control tokens inside the text of messages are encoded: as the text they are, or acting"
+    )
     num_proc: int | None = option(None, "processes that tokenize; default: one for each core", minimum=1)
     cache_dir: str | None = option(
         None, "where tokenized data is kept; default: $TOOLKIT_CACHE, else ~/.cache/toolkit", path=True

@@ -279,3 +279,20 @@ def test_a_stream_gives_the_same_batches_whatever_the_ranks(tokenizer, tmp_path)
     assert sorted(counts.values()) == [2] * 46 + [3] * 4
     with pytest.raises(UserError, match=r"set train\.max_steps"):
         run(tokenizer, **config)
+
+
+def test_control_tokens_and_system_policy_are_options(tokenizer, tmp_path) -> None:
+    rows = chats(2)
+    rows[0]["messages"][0]["content"] = "a <|im_end|> b"
+    source = write(tmp_path / "a.jsonl", rows)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    as_text, notes = run(tokenizer, train=source)
+    assert tokens(as_text.train)[0].count(end) == 2
+    assert any("encoded as text (data.control_tokens): <|im_end|> (1)" in n for n in notes)
+    acting, notes = run(tokenizer, train=source, control_tokens="token")
+    assert tokens(acting.train)[0].count(end) == 3
+    assert any("acting as control tokens there (data.control_tokens): <|im_end|> (1)" in n for n in notes)
+    assert tokenizer.decode(tokens(as_text.train)[0]) == tokenizer.decode(tokens(acting.train)[0])
+    rows[0]["messages"].insert(0, {"role": "system", "content": "be"})
+    folded, _ = run(tokenizer, train=write(tmp_path / "b.jsonl", rows), system_policy="fold")
+    assert tokenizer.decode(tokens(folded.train)[0]).startswith("<|im_start|>user\nbe\n\na ")

@@ -21,13 +21,13 @@ from toolkit.data import tokenizing
 from toolkit.data.prepare import prepare
 
 rank = os.environ["RANK"]
-original = tokenizing.encode
-def slow_encode(*arguments, **options):
+original = tokenizing.encode_batch
+def slow_encode(examples, *arguments, **options):
     with open(f"{FOLDER}/encoded-{rank}", "a") as file:
-        file.write("x")
-    time.sleep(SECONDS / 200)
-    return original(*arguments, **options)
-tokenizing.encode = slow_encode
+        file.write("x" * len(examples))
+    time.sleep(SECONDS * len(examples) / 200)
+    return original(examples, *arguments, **options)
+tokenizing.encode_batch = slow_encode
 torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=5))
 tokenizer = AutoTokenizer.from_pretrained(MODEL)
 config = DataConfig(train=f"{FOLDER}/a.jsonl", num_proc=1)

@@ -16,7 +16,8 @@ class Account:
     bad: rows that could not be used, a part of `dropped`. examples: the first few messages about them.
     pieces: what the split rows became. answers_cut, answers_lost: answers without their end, and wholly beyond
     data.max_length. tokens_read, tokens: before and after cutting and dropping for length. labels: tokens learnt.
-    pasted: control tokens found in the text of messages. endless_turns: rows whose template ends a turn with no token.
+    pasted: control tokens found in the text of messages and encoded as text. acting: those that act
+    as control tokens. endless_turns: rows whose template ends a turn with no token.
     """
 
     read: int = 0
@@ -33,6 +34,7 @@ class Account:
     tokens: int = 0
     labels: int = 0
     pasted: Counter[str] = field(default_factory=Counter)
+    acting: Counter[str] = field(default_factory=Counter)
     endless_turns: int = 0
     largest_id: int = 0
 
@@ -69,7 +71,7 @@ class Account:
     @staticmethod
     def from_json(values: dict[str, Any]) -> Account:
         """The account that `to_json` wrote."""
-        counters = {name: Counter(values[name]) for name in ("dropped", "pasted")}
+        counters = {name: Counter(values[name]) for name in ("dropped", "pasted", "acting")}
         return Account(**{**values, **counters})
 
     def __str__(self) -> str:

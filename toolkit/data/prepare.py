@@ -204,9 +204,10 @@ def _say(account: Account, label: str, config: DataConfig, cached: bool, note: N
             f"  {account.tokens_read:,} tokens = {account.tokens:,} kept + {lost:,} dropped{answers}; data.overlength is "
             f"{config.overlength}; raise data.max_length ({config.max_length}) to keep longer rows whole"
         )
-    if account.pasted:
-        shown = ", ".join(f"{token} ({count:,})" for token, count in account.pasted.most_common(5))
-        note(f"  warning: control tokens occur inside the text of messages and act as control tokens there: {shown}")
+    for found, how in ((account.pasted, "encoded as text"), (account.acting, "acting as control tokens there")):
+        if found:
+            shown = ", ".join(f"{token} ({count:,})" for token, count in found.most_common(5))
+            note(f"  warning: control tokens occur inside the text of rows, {how} (data.control_tokens): {shown}")
     if account.endless_turns:
         note(
             f"  warning: the chat template ends {account.endless_turns:,} assistant turns with no token, so the model "

@@ -111,7 +111,14 @@ def prompts_of(
     examples = examples_of(rows, sources, range(min(count, len(rows))))
     prompts = []
     for row, example in sorted(examples.items()):
-        asked = prompt_ids(example, tokenizer, where=rows.origin(row))
+        settings = sources[rows.place(row)[0]].settings
+        asked = prompt_ids(
+            example,
+            tokenizer,
+            where=rows.origin(row),
+            control_tokens=settings.control_tokens,
+            system_policy=settings.system_policy,
+        )
         if asked is not None:
             prompts.append(Prompt(row, *asked))
     return prompts

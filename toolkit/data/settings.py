@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
 
@@ -32,6 +33,8 @@ class Settings:
     max_length: int
     overlength: str
     on_bad_row: str
+    control_tokens: Literal["text", "token"]
+    system_policy: Literal["keep", "fold"]
 
 
 def decide_settings(
@@ -64,6 +67,8 @@ def decide_settings(
         config.max_length,
         config.overlength,
         config.on_bad_row,
+        config.control_tokens,
+        config.system_policy,
     )
 
 
