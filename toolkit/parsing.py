@@ -146,6 +146,7 @@ def _check_yaml(config_class: type, file: str) -> tuple[dict[str, str], list[str
     messages: list[str] = []
 
     def walk(node: yaml.MappingNode, kind: type | None, prefix: str) -> None:
+        """Check a mapping against the dataclass that its keys are fields of; None: any keys may stand there."""
         hints = typing.get_type_hints(kind) if kind else {}
         for key_node, value in node.value:
             name, line = str(key_node.value), key_node.start_mark.line + 1
@@ -259,6 +260,7 @@ def _expand_paths(config: Any, where: dict[str, str], files: list[str]) -> None:
     """
 
     def expand(key: str, text: str) -> str:
+        """One path of the field `key`."""
         known = dict(os.environ)
         for file in files[-1:] + [file for file in files if where.get(key, "").startswith(f"{file} line ")]:
             known["CONFIG_DIR"] = str(Path(file).absolute().parent)

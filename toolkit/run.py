@@ -12,6 +12,7 @@ from toolkit.config import RunConfig
 from toolkit.data.account import Account
 from toolkit.data.plan import BatchPlan
 from toolkit.data.prepared import PreparedData
+from toolkit.data.stream import RowStream
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
 from toolkit.evaluation import evaluate_loss
@@ -63,10 +64,7 @@ def fine_tune(
     if new_ends:
         say(f"generation config: eos_token_id now includes {new_ends}, which end a turn or the text")
 
-    rows_per_epoch = len(data.train) if data.mixture is None else data.mixture.rows_per_epoch
-    plan = BatchPlan(
-        rows_per_epoch, config.train.global_batch_size, config.seed, config.data.shuffle, mixture=data.mixture
-    )
+    plan = _plan(config, data)
     total_steps = plan.total_steps(config.train.epochs, config.train.max_steps)
     schedule = build_schedule(config.train, total_steps, say)
     feed, capacity_said = _train_feed(config, layout, model, tokenizer, data)
@@ -107,14 +105,24 @@ def fine_tune(
             after_step=after_step,
         )
     if data.stream is not None:
-        read = Account()
-        for part in layout.gather_objects([data.stream.account]):
-            read.add(part)
-        say(f"train, as far as it was read: {read}")
+        say(f"train, as far as it was read: {_read_by_all(layout, data.stream)}")
     export_model(layout, module, tokenizer, folder.model)
     if layout.is_main:
         folder.record_files()
     return evaluations
+
+
+def _plan(config: RunConfig, data: PreparedData) -> BatchPlan:
+    rows = len(data.train) if data.mixture is None else data.mixture.rows_per_epoch
+    return BatchPlan(rows, config.train.global_batch_size, config.seed, config.data.shuffle, mixture=data.mixture)
+
+
+def _read_by_all(layout: Layout, stream: RowStream) -> Account:
+    """What became of the rows of a stream, over all ranks."""
+    read = Account()
+    for part in layout.gather_objects([stream.account]):
+        read.add(part)
+    return read
 
 
 def _feed(

@@ -296,3 +296,17 @@ def test_control_tokens_and_system_policy_are_options(tokenizer, tmp_path) -> No
     rows[0]["messages"].insert(0, {"role": "system", "content": "be"})
     folded, _ = run(tokenizer, train=write(tmp_path / "b.jsonl", rows), system_policy="fold")
     assert tokenizer.decode(tokens(folded.train)[0]).startswith("<|im_start|>user\nbe\n\na ")
+
+
+def test_reasoning_that_a_template_leaves_out_is_counted(tokenizer, tmp_path) -> None:
+    rows = chats(3)
+    rows[1]["messages"][1]["reasoning_content"] = "because"
+    source = write(tmp_path / "a.jsonl", rows)
+    _, notes = run(tokenizer, train=source)
+    assert any("leaves out the reasoning of learnt messages in 1 rows" in n for n in notes)
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "m['content']", "m.reasoning_content|d('') + m['content']"
+    )
+    data, notes = run(tokenizer, train=source)
+    assert supervised(data, tokenizer, 1) == "becauseyes 1<|im_end|>"
+    assert not any("leaves out" in n for n in notes)

@@ -17,7 +17,8 @@ class Account:
     pieces: what the split rows became. answers_cut, answers_lost: answers without their end, and wholly beyond
     data.max_length. tokens_read, tokens: before and after cutting and dropping for length. labels: tokens learnt.
     pasted: control tokens found in the text of messages and encoded as text. acting: those that act
-    as control tokens. endless_turns: rows whose template ends a turn with no token.
+    as control tokens. endless_turns: rows whose template ends a turn with no token. reasoning_lost: rows whose
+    template leaves out the reasoning of a message that is learnt.
     """
 
     read: int = 0
@@ -36,6 +37,7 @@ class Account:
     pasted: Counter[str] = field(default_factory=Counter)
     acting: Counter[str] = field(default_factory=Counter)
     endless_turns: int = 0
+    reasoning_lost: int = 0
     largest_id: int = 0
 
     @property

@@ -27,6 +27,8 @@ from toolkit.errors import UserError
 
 ControlTokens = Literal["text", "token"]
 SystemPolicy = Literal["keep", "fold"]
+# Where files and templates put what an assistant thought before it answered.
+REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,15 @@ class Encoded:
 
     labels[0] is always -100: nothing predicts the first token. `turn_end_missing`: the template closes an assistant
     turn with no token, so the model cannot learn to stop there; the caller should say so once. `pasted`: the control
-    tokens in the messages' own text, in order, repeated as often as they occur.
+    tokens in the messages' own text, in order, repeated as often as they occur. `reasoning_lost`: the template leaves
+    out the reasoning of a message that is learnt.
     """
 
     input_ids: list[int]
     labels: list[int]
     turn_end_missing: bool = False
     pasted: list[str] = field(default_factory=list)
+    reasoning_lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class _Draft:
     turn_end_missing: bool = False
     pasted: list[str] = field(default_factory=list)
     names: Tokenizer | None = None
+    reasoning_lost: bool = False
 
 
 def encode(
@@ -189,12 +194,21 @@ def _draft(
         chat, pasted, marker = _marked(_folded(example, policy), tokenizer, control)
         turns = quick_spans(chat, tokenizer) or assistant_spans(chat, tokenizer, where)
         draft = _Draft(turns.text, turns.spans, False, turns.turn_end_missing, pasted)
+        draft = replace(draft, reasoning_lost=_reasoning_lost(chat, turns.text))
         return _with_names(draft, chat, tokenizer, marker)
     if isinstance(example, Completion):
         text = example.prompt + example.completion
         return _Draft(text, [(0 if example.learn_prompt else len(example.prompt), len(text))], True)
     assert isinstance(example, Text), "a preference pair is encoded answer by answer"
     return _Draft(example.text, [(0, len(example.text))], True)
+
+
+def _reasoning_lost(chat: Chat, text: str) -> bool:
+    learnt = chat.learnt or (True,) * len(chat.messages)
+    fields = [
+        message.get(key) for message, flag in zip(chat.messages, learnt, strict=True) if flag for key in REASONING
+    ]
+    return any(isinstance(value, str) and value.strip() not in text for value in fields)
 
 
 def _with_names(draft: _Draft, chat: Chat, tokenizer: PreTrainedTokenizerBase, marker: str) -> _Draft:
@@ -214,7 +228,7 @@ def _tokenize(drafts: list[_Draft], tokenizer: PreTrainedTokenizerBase) -> list[
     for draft, (ids, labels) in zip(drafts, results, strict=True):
         if whole:
             ids, labels = _close(ids, labels, tokenizer)
-        encoded.append(Encoded(ids, labels, draft.turn_end_missing, draft.pasted))
+        encoded.append(Encoded(ids, labels, draft.turn_end_missing, draft.pasted, draft.reasoning_lost))
     return encoded
 
 

@@ -113,6 +113,7 @@ def _tokenized(
     name = fingerprint(source, _content(source, progress), tokenizer, settings, source.spec.max_rows)
 
     def make(entry: Path, told: Progress) -> None:
+        """Tokenize into a new folder."""
         before = [file.stat() for file in source.files]
         work = Tokenizing(tokenizer, settings, paths)
         account = Account()
@@ -208,6 +209,11 @@ def _say(account: Account, label: str, config: DataConfig, cached: bool, note: N
         if found:
             shown = ", ".join(f"{token} ({count:,})" for token, count in found.most_common(5))
             note(f"  warning: control tokens occur inside the text of rows, {how} (data.control_tokens): {shown}")
+    if account.reasoning_lost:
+        note(
+            f"  warning: the chat template leaves out the reasoning of learnt messages in {account.reasoning_lost:,} rows; "
+            "many templates keep it in the last turn only; data.train_on: last_assistant, or another data.chat_template"
+        )
     if account.endless_turns:
         note(
             f"  warning: the chat template ends {account.endless_turns:,} assistant turns with no token, so the model "

@@ -118,6 +118,7 @@ class Tokenizing:
         whole.supervised[:1] = False
         account.tokens_read += len(whole.input_ids)
         account.endless_turns += encoded.turn_end_missing
+        account.reasoning_lost += encoded.reasoning_lost
         if isinstance(example, Chat) and self.settings.control_tokens == "text":
             account.pasted.update(encoded.pasted)
         else:

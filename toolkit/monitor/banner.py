@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 console = Console(soft_wrap=True, highlight=False)
@@ -18,6 +19,19 @@ def print_table(title: str, entries: Mapping[str, str]) -> None:
     for name, value in entries.items():
         table.add_row(name, value)
     console.print(table)
+
+
+def bar(*columns: ProgressColumn, active: bool, transient: bool = False) -> Progress:
+    """A progress bar with these columns between its bar and the time left; only on a terminal, and only if `active`."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=transient,
+        disable=not (active and console.is_terminal),
+    )
 
 
 def note(message: str) -> None:

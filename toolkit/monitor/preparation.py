@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import DownloadColumn, TaskID
 
-from toolkit.monitor.banner import console, note
+from toolkit.monitor.banner import bar, console, note
 
 _LINE_SECONDS = 30.0
 
@@ -17,15 +17,7 @@ class PreparationProgress:
 
     def __init__(self, *, active: bool = True) -> None:
         self._active = active
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not (active and console.is_terminal),
-        )
+        self._bar = bar(DownloadColumn(), active=active, transient=True)
         self._tasks: dict[str, TaskID] = {}
         self._said = time.monotonic()
 

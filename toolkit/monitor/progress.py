@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TextColumn
 
 from toolkit.loop import StepResult
-from toolkit.monitor.banner import console
+from toolkit.monitor.banner import bar, console
 
 
 class ProgressLog:
@@ -20,15 +20,8 @@ class ProgressLog:
     def __init__(self, path: Path, total_steps: int, log_every: int, *, active: bool) -> None:
         self._active, self._total, self._log_every = active, total_steps, log_every
         self._file = path.open("a", encoding="utf-8") if active else None
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}  {task.fields[speed]} tokens/s"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not (active and console.is_terminal),
-        )
+        state = TextColumn("loss {task.fields[loss]}  {task.fields[speed]} tokens/s")
+        self._bar = bar(MofNCompleteColumn(), state, active=active)
         self._task = self._bar.add_task("training", total=total_steps, loss="-", speed="-")
 
     def __enter__(self) -> ProgressLog:
