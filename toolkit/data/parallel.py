@@ -51,8 +51,12 @@ def _in_processes(work: Callable[[In], Out], items: Iterator[In], count: int) ->
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, context, _start_worker, (work,)) as pool:
         pending: deque[Future[Out]] = deque()
+        starting = [pool.submit(_nothing) for _ in range(count)]
         try:
             for item in items:
+                if not all(start.done() for start in starting):
+                    yield work(item)  # until the workers have imported what they need
+                    continue
                 pending.append(pool.submit(_work, item))
                 if len(pending) >= count * _WAITING_BLOCKS:
                     yield pending.popleft().result()
@@ -74,6 +78,10 @@ def _start_worker(work: Callable[[Any], Any]) -> None:
     # The processes are the parallelism; threads in each would only fight over the cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _worker = work
+
+
+def _nothing() -> None:
+    """Done when a worker has started."""
 
 
 def _work(item: Any) -> Any:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolkit.errors import UserError
 
 _QUOTE_LIMIT = 200
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One row as the file holds it.
 
     `line` is 1-based: the physical line where the row starts (csv, jsonl), else the element or row number.
