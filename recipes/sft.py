@@ -34,43 +34,43 @@ def main() -> None:
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
     from toolkit.data.prepare import prepare
     from toolkit.evaluation import answer
-    from toolkit.layout import build_layout
     from toolkit.models import load_model, load_tokenizer
-    from toolkit.monitor.banner import note
     from toolkit.monitor.preparation import PreparationProgress
     from toolkit.monitor.summary import report
     from toolkit.objectives.causal_lm import CausalLanguageModeling
     from toolkit.run import fine_tune
-    from toolkit.run_folder import RunFolder, claim
+    from toolkit.start import start
 
     # What can be wrong is found here, before any weight is loaded.
-    layout = build_layout()
-    folder = claim(config, layout.launch) if layout.is_main else RunFolder.of(config)
+    run = start(config)
+    if run.finished:
+        run.say(f"{run.folder.path} is complete already, there is nothing to do")
+        return
     tokenizer = load_tokenizer(config.model)
-    say = note if layout.is_main else (lambda message: None)
-    with PreparationProgress(active=layout.is_main) as progress:
+    with PreparationProgress(active=run.layout.is_main) as progress:
         data = prepare(
             config.data,
             tokenizer,
             seed=config.seed,
             prompts=config.generate_rows,
-            note=say,
+            note=run.say,
             progress=progress,
             max_steps=config.train.max_steps,
         )
 
     model = load_model(config.model, seed=config.seed)
-    before = answer(layout, model, tokenizer, data.prompts, max_new_tokens=config.generate_max_tokens)
-    evaluations = fine_tune(config, layout, folder, model, tokenizer, data, CausalLanguageModeling())
+    tokens = config.generate_max_tokens
+    before = answer(run.layout, model, tokenizer, data.prompts, max_new_tokens=tokens, beat=run.beat)
+    evaluations = fine_tune(run, model, tokenizer, data, CausalLanguageModeling())
 
     after = []
     if data.prompts:
         # Answers come from the folder that the run leaves, as a user would load it.
-        finished = load_model(ModelConfig(name_or_path=str(folder.model)), seed=config.seed)
-        after = answer(layout, finished, tokenizer, data.prompts, max_new_tokens=config.generate_max_tokens)
-    if layout.is_main:
-        report(folder, evaluations, before, after)
-    layout.wait()
+        finished = load_model(ModelConfig(name_or_path=str(run.folder.model)), seed=config.seed)
+        after = answer(run.layout, finished, tokenizer, data.prompts, max_new_tokens=tokens, beat=run.beat)
+    if run.layout.is_main:
+        report(run.folder, evaluations, before, after)
+    run.layout.wait()
 
 
 if __name__ == "__main__":

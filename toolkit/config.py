@@ -7,10 +7,19 @@ from typing import Any, Literal
 
 
 def option(
-    default: Any, help: str, *, minimum: float | None = None, above: float | None = None, path: bool = False
+    default: Any,
+    help: str,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    path: bool = False,
+    alters: bool = True,
 ) -> Any:
-    """A dataclass field with its help text and bounds; `path` fields have `~` and `$VARIABLES` expanded."""
-    metadata = {"help": help, "minimum": minimum, "above": above, "path": path}
+    """A dataclass field with its help text and bounds; `path` fields have `~` and `$VARIABLES` expanded.
+
+    alters: another value may alter what is learned, so that a run cannot be resumed with it unless that is allowed.
+    """
+    metadata = {"help": help, "minimum": minimum, "above": above, "path": path, "alters": alters}
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: default.copy(), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -24,10 +33,14 @@ class ModelConfig:
     gguf_file: str | None = option(None, "a .gguf file in that folder; its weights are dequantized")
     revision: str | None = option(None, "branch, tag or commit of a hub model")
     dtype: str | None = option("float32", "dtype of the trained (master) weights; 'auto' keeps the checkpoint's")
-    attn_implementation: str | None = option(None, "attention backend; default: padding-free SDPA or flash attention")
-    trust_remote_code: bool = option(False, "run modeling code that comes with a hub model")
+    attn_implementation: str | None = option(
+        None, "attention backend; default: padding-free SDPA or flash attention", alters=False
+    )
+    trust_remote_code: bool = option(False, "run modeling code that comes with a hub model", alters=False)
     random_init: bool = option(False, "start from random weights: only the config and the tokenizer are read")
-    gradient_checkpointing: bool = option(False, "recompute activations in backward: less memory, more time")
+    gradient_checkpointing: bool = option(
+        False, "recompute activations in backward: less memory, more time", alters=False
+    )
 
 
 @dataclass
@@ -68,10 +81,10 @@ class DataConfig:
     sample_by: Literal["line", "paragraph", "document"] = option("line", "what a row of a .txt file is")
     max_rows: int | None = option(None, "read at most this many rows of each source", minimum=1)
     on_bad_row: Literal["error", "skip"] = option(
-        "error", "what a row that cannot be used does; skipped ones are counted"
+        "error", "what a row that cannot be used does; skipped ones are counted", alters=False
     )
     max_bad_fraction: float = option(
-        0.1, "stop when a larger share of a source's rows cannot be used or keeps no label", minimum=0.0
+        0.1, "stop when a larger share of a source's rows cannot be used or keeps no label", minimum=0.0, alters=False
     )
     train_on: Literal["assistant", "last_assistant", "completion", "all"] = option(
         "assistant", "which text is learned: all answers, the last one, the completion of a prompt, or everything"
@@ -87,9 +100,9 @@ class DataConfig:
     control_tokens: Literal["text", "token"] = option(
         "text", "how control tokens inside the text of messages are encoded: as the text they are, or acting"
     )
-    num_proc: int | None = option(None, "processes that tokenize; default: one for each core", minimum=1)
+    num_proc: int | None = option(None, "processes that tokenize; default: one for each core", minimum=1, alters=False)
     cache_dir: str | None = option(
-        None, "where tokenized data is kept; default: $TOOLKIT_CACHE, else ~/.cache/toolkit", path=True
+        None, "where tokenized data is kept; default: $TOOLKIT_CACHE, else ~/.cache/toolkit", path=True, alters=False
     )
     streaming: bool = option(
         False, "tokenize while training, for data that does not fit the disk; needs train.max_steps"
@@ -103,9 +116,13 @@ class TrainConfig:
     """What an optimizer step is. How many devices share it is the layout's affair."""
 
     global_batch_size: int = option(16, "rows of one optimizer step, over all devices and micro-batches", minimum=1)
-    micro_batch_size: int | None = option(None, "at most this many rows at once on one device", minimum=1)
-    max_tokens_per_micro_batch: int | None = option(None, "at most this many tokens at once on one device", minimum=1)
-    padding_free: bool = option(True, "lay rows end to end without padding; false pads them to the longest")
+    micro_batch_size: int | None = option(None, "at most this many rows at once on one device", minimum=1, alters=False)
+    max_tokens_per_micro_batch: int | None = option(
+        None, "at most this many tokens at once on one device", minimum=1, alters=False
+    )
+    padding_free: bool = option(
+        True, "lay rows end to end without padding; false pads them to the longest", alters=False
+    )
     epochs: float = option(1.0, "passes over the training rows", above=0)
     max_steps: int | None = option(None, "optimizer steps; overrides epochs", minimum=1)
     learning_rate: float = option(2e-5, "peak learning rate", minimum=0.0)
@@ -125,16 +142,89 @@ class TrainConfig:
 
 
 @dataclass
+class CheckpointConfig:
+    """When the state of a run is saved, and which of the saved ones are kept."""
+
+    save_every: int | None = option(None, "optimizer steps between checkpoints", minimum=1, alters=False)
+    save_every_minutes: float = option(
+        30.0, "minutes between checkpoints; 0 saves by steps only", minimum=0.0, alters=False
+    )
+    keep_last: int = option(2, "newest checkpoints that are kept", minimum=1, alters=False)
+    keep_best: str | None = option(
+        None, "metric, such as eval_loss: each evaluation that is the best so far is saved and kept", alters=False
+    )
+    asynchronous: bool = option(
+        False, "write while training goes on; takes main memory for a copy of the state", alters=False
+    )
+    on_save_error: Literal["stop", "continue"] = option(
+        "stop", "what a checkpoint that cannot be written does", alters=False
+    )
+
+
+@dataclass
+class WatchConfig:
+    """What is watched while a run goes on."""
+
+    hang_timeout: float = option(
+        10.0,
+        "minutes without progress after which a run says who hangs where, and ends; 0 never",
+        minimum=0.0,
+        alters=False,
+    )
+    stop_grace_seconds: float = option(
+        25.0, "seconds that a run has to save and end after SIGTERM or SIGUSR1", above=0, alters=False
+    )
+    straggler_factor: float = option(
+        1.5, "name a rank whose steps take this many times the median; 0 never", minimum=0.0, alters=False
+    )
+    on_bad_step: Literal["stop", "skip", "rewind"] = option(
+        "stop",
+        "a non-finite step, or a spike: end the run, skip the update, or go back and pass that batch by",
+        alters=False,
+    )
+    max_bad_steps: int = option(
+        3, "with skip and rewind: end the run after this many bad steps", minimum=0, alters=False
+    )
+    spike_sigma: float | None = option(
+        None,
+        "a loss this many standard deviations above the last 128 is a bad step too; default: never",
+        above=0,
+        alters=False,
+    )
+
+
+@dataclass
 class RunConfig:
     """What every recipe has: where the run goes, its seed and its rhythm. A recipe adds its own sections."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    output_dir: str = option("outputs/run", "folder of the run: metrics, config and the finished model", path=True)
-    overwrite: bool = option(False, "replace an earlier run in output_dir; only files that run wrote are removed")
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    watch: WatchConfig = field(default_factory=WatchConfig)
+    output_dir: str = option(
+        "outputs/run", "folder of the run: metrics, config and the finished model", path=True, alters=False
+    )
+    overwrite: bool = option(
+        False, "replace an earlier run in output_dir; only files that run wrote are removed", alters=False
+    )
+    resume: str = option(
+        "never", "auto goes on from the newest whole checkpoint in output_dir if there is one; or a checkpoint's folder",
+        path=True, alters=False,
+    )  # fmt: skip
+    allow_changes: list[str] = option(
+        [],
+        "keys that may differ from the checkpoint's although that alters what is learned; data for its rows",
+        alters=False,
+    )
     seed: int = option(0, "seed of row order, dropout and random weights", minimum=0)
-    log_every: int = option(10, "optimizer steps between printed lines where there is no terminal", minimum=1)
-    eval_every: int | None = option(None, "optimizer steps between evaluations; one at the end in any case", minimum=1)
-    generate_rows: int = option(0, "evaluation rows to answer by generation, before and after (exact match)", minimum=0)
-    generate_max_tokens: int = option(64, "longest generated answer in tokens", minimum=1)
+    log_every: int = option(
+        10, "optimizer steps between printed lines where there is no terminal", minimum=1, alters=False
+    )
+    eval_every: int | None = option(
+        None, "optimizer steps between evaluations; one at the end in any case", minimum=1, alters=False
+    )
+    generate_rows: int = option(
+        0, "evaluation rows to answer by generation, before and after (exact match)", minimum=0, alters=False
+    )
+    generate_max_tokens: int = option(64, "longest generated answer in tokens", minimum=1, alters=False)

@@ -10,6 +10,8 @@ from typing import NoReturn
 
 USER_ERROR_EXIT_CODE = 2
 NUMERICAL_ERROR_EXIT_CODE = 3
+HANG_EXIT_CODE = 4
+STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again later
 
 # How long a rank that is not the main one waits before it prints its own error. The main process nearly always fails for
 # the same reason; it prints, exits, and the launcher ends the others before this runs out. So a reason is read once.
@@ -22,6 +24,10 @@ class UserError(ValueError):
 
 class NumericalError(ArithmeticError):
     """A non-finite loss or gradient: the run stopped before it could touch the weights."""
+
+
+class Stopped(Exception):
+    """The run was asked to stop, saved its state and can be resumed."""
 
 
 def is_main_process() -> bool:
@@ -44,10 +50,13 @@ def fail(message: str, exit_code: int) -> NoReturn:
 
 
 def exit_with_message(function: Callable[[], None]) -> None:
-    """Run `function`; a user's mistake ends in exit code 2, a numerical abort in 3, each with its message alone."""
+    """Run `function`; a user's mistake ends in exit code 2, a numerical abort in 3, a stop that was asked for in 75, each
+    with its message alone."""
     try:
         function()
     except UserError as error:
         fail(f"error: {error}", USER_ERROR_EXIT_CODE)
     except NumericalError as error:
         fail(f"stopped: {error}", NUMERICAL_ERROR_EXIT_CODE)
+    except Stopped as error:
+        fail(f"stopped: {error}", STOPPED_EXIT_CODE)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.data.prepared import Prompt
 from toolkit.layout import Layout
+from toolkit.monitor.heartbeat import Beat
 from toolkit.steps import Feed
 
 # Rows that are cut into micro-batches at once: all of a large evaluation set would be laid out in memory otherwise.
@@ -20,7 +21,11 @@ _ROWS_AT_ONCE = 4096
 
 @torch.no_grad()
 def evaluate_loss(
-    layout: Layout, module: torch.nn.Module, feed: Feed, ranges: Mapping[str, tuple[int, int]] | None = None
+    layout: Layout,
+    module: torch.nn.Module,
+    feed: Feed,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+    beat: Beat | None = None,
 ) -> dict[str, float]:
     """Mean loss over all labelled tokens of all rows, in eval mode.
 
@@ -35,6 +40,8 @@ def evaluate_loss(
     for source, (first, stop) in (ranges or {"": (0, len(feed.rows))}).items():
         for start in range(first, stop, _ROWS_AT_ONCE):
             for batch in feed.micro_batches(np.arange(start, min(start + _ROWS_AT_ONCE, stop))):
+                if beat is not None:
+                    beat("evaluate")
                 output = module(batch.to(layout.device))
                 for name, value in {"loss": output.loss_sum, "tokens": output.weight, **output.metrics}.items():
                     totals[name, source] = totals.get((name, source), 0) + value.double()
@@ -78,6 +85,7 @@ def answer(
     *,
     max_new_tokens: int,
     batch_size: int = 32,
+    beat: Beat | None = None,
 ) -> list[Answer]:
     """Greedy answers to all prompts, in their order, on every rank. `model` is whole on each rank, not sharded.
 
@@ -90,6 +98,8 @@ def answer(
     answers: list[Answer] = []
     for start in range(0, len(mine), batch_size):
         part = mine[start : start + batch_size]
+        if beat is not None:
+            beat("generate")
         longest = max(len(p.ids) for p in part)
         pad = tokenizer.pad_token_id
         ids = torch.tensor([[pad] * (longest - len(p.ids)) + p.ids for p in part], device=model.device)

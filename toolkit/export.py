@@ -26,8 +26,17 @@ def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedT
         state = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
         model.save_pretrained(partial, state_dict=state)
         tokenizer.save_pretrained(partial)
+        shutil.rmtree(folder, ignore_errors=True)  # that of a finished run which was then extended
         partial.rename(folder)
     layout.wait()
+
+
+def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """All of a Hugging Face folder but the weights: config, generation config, tokenizer and chat template."""
+    model.config.save_pretrained(folder)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def set_turn_end(model: PreTrainedModel, turn_end: list[int]) -> list[int]:

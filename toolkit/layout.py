@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
@@ -17,7 +17,9 @@ from accelerate.utils import DistributedType
 from toolkit.errors import UserError
 from toolkit.launcher import Launch, read_launch
 
-_COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+T = TypeVar("T")
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,21 @@ class Layout:
         torch.distributed.all_gather_object(gathered, items)
         return [item for part in gathered for item in part]
 
+    def on_main(self, function: Callable[[], T]) -> T:
+        """What `function` returns on the main process, on every process. Its UserError is raised on every process too."""
+        if self.accelerator.num_processes == 1:
+            return function()
+        outcome: list[Any] = [None, None]
+        if self.is_main:
+            try:
+                outcome[0] = function()
+            except UserError as error:
+                outcome[1] = str(error)
+        torch.distributed.broadcast_object_list(outcome)
+        if outcome[1] is not None:
+            raise UserError(outcome[1])
+        return outcome[0]
+
     def wait(self) -> None:
         """Meet all other processes."""
         self.accelerator.wait_for_everyone()
@@ -161,7 +178,7 @@ def _let_cpus_stand_in_for_accelerators() -> None:
     """
     os.environ["ACCELERATE_USE_CPU"] = "true"
     distributed = int(os.environ.get("LOCAL_RANK", "-1")) != -1
-    state = PartialState(cpu=True, **({"timeout": _COLLECTIVE_TIMEOUT} if distributed else {}))
+    state = PartialState(cpu=True, **({"timeout": COLLECTIVE_TIMEOUT} if distributed else {}))
     if distributed and os.environ.get("ACCELERATE_USE_FSDP", "false") == "true":
         state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
 

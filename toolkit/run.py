@@ -3,60 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from toolkit.attention import choose_attention
+from toolkit.agenda import Agenda
+from toolkit.checkpoint.folder import Checkpoint
+from toolkit.checkpoint.record import describe, tell_changes
+from toolkit.checkpoint.resume import newest_whole
+from toolkit.checkpoint.save import Saver, SmallFiles, check_disk
+from toolkit.checkpoint.tensors import restore_tensors, tensor_bytes
+from toolkit.checks import check_before_training
 from toolkit.config import RunConfig
 from toolkit.data.account import Account
+from toolkit.data.collate import collate
 from toolkit.data.plan import BatchPlan
 from toolkit.data.prepared import PreparedData
 from toolkit.data.stream import RowStream
 from toolkit.data.tokens import TokenRows
-from toolkit.errors import UserError
+from toolkit.errors import NumericalError
 from toolkit.evaluation import evaluate_loss
-from toolkit.export import export_model, set_turn_end
+from toolkit.export import export_model, save_description, set_turn_end
+from toolkit.health import BadStep, Health
 from toolkit.layout import Layout
-from toolkit.loop import train
-from toolkit.models import check_vocabulary, describe_dtypes
-from toolkit.monitor.banner import note, print_table
+from toolkit.loop import Wishes, train
+from toolkit.monitor.banner import print_table
+from toolkit.monitor.decisions import decisions
 from toolkit.monitor.precision import share_unchanged, snapshot
-from toolkit.monitor.progress import ProgressLog
+from toolkit.monitor.progress import ProgressLog, logged
 from toolkit.objectives import Objective, ObjectiveModule
 from toolkit.optim import Schedule, build_optimizer, build_schedule
-from toolkit.probe import probe_model
-from toolkit.run_folder import RunFolder
+from toolkit.start import Run
 from toolkit.steps import Feed, StreamFeed, device_capacity
 
 
-@dataclass(frozen=True)
-class Agenda:
-    """What happens at which optimizer step (counted from 1)."""
-
-    total_steps: int
-    eval_every: int | None
-
-    def evaluates_after(self, step: int) -> bool:
-        """At every `eval_every` steps, and at the end."""
-        return step == self.total_steps or bool(self.eval_every and step % self.eval_every == 0)
-
-
 def fine_tune(
-    config: RunConfig,
-    layout: Layout,
-    folder: RunFolder,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    data: PreparedData,
-    objective: Objective,
+    run: Run, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData, objective: Objective
 ) -> dict[str, dict[str, float]]:
-    """Train `model` on `data`, log to `folder`, leave the finished model there.
+    """Train `model` on `data`, or go on where `run.checkpoint` is, log to the run's folder, leave the finished model there.
 
     Returns the evaluation before the first step and after the last, as {"before": ..., "after": ...}; empty without
-    evaluation rows. Raises UserError for what the layout or the model cannot do, NumericalError for a non-finite step.
+    evaluation rows. Raises UserError for what the layout or the model cannot do, NumericalError for a step that must not
+    be taken, Stopped when the process was asked to end and has saved.
     """
-    say = note if layout.is_main else _silent
+    config, layout, say = run.config, run.layout, run.say
     check_before_training(config, layout, model, tokenizer, data)
     for warning in layout.warnings():
         say(warning)
@@ -73,43 +66,178 @@ def fine_tune(
     module = ObjectiveModule(model, objective)
     optimizer = build_optimizer(module, config.train)
     module, optimizer = layout.accelerator.prepare(module, optimizer)
+    described = describe(run, data, total_steps)
+    if run.checkpoint is not None:
+        tell_changes(run, described)
     if layout.is_main:
-        print_table("training", banner(config, layout, module, data, plan, schedule, feed, capacity_said))
+        print_table("training", decisions(config, layout, module, data, plan, schedule, feed, capacity_said))
 
-    agenda = Agenda(total_steps, config.eval_every)
-    evaluations: dict[str, dict[str, float]] = {}
-    watched = snapshot(module)
-    with ProgressLog(folder.metrics, total_steps, config.log_every, active=layout.is_main) as log:
+    def small_files(folder: Path) -> None:
+        save_description(model, tokenizer, folder / "model")
 
-        def evaluate(step: int, name: str) -> None:
-            if eval_feed is not None:
-                evaluations[name] = evaluate_loss(layout, module, eval_feed, data.eval_ranges)
-                log.evaluation(step, evaluations[name])
+    _check_disk(run, module, optimizer, small_files)
+    rehearse(layout, module, data.train, padding_free=config.train.padding_free, pad_token_id=tokenizer.pad_token_id)
 
-        def after_step(step: int) -> None:
-            if step == 1 and watched:
-                say(share_unchanged(layout, module, watched))
-            if agenda.evaluates_after(step):
-                evaluate(step, "after")
-
-        evaluate(0, "before")
-        train(
-            layout,
-            module,
-            optimizer,
-            feed.steps(plan, 0, total_steps),
-            schedule=schedule,
-            max_grad_norm=config.train.max_grad_norm,
-            seed=config.seed,
-            record=log.step,
-            after_step=after_step,
+    start = 0 if run.checkpoint is None else run.checkpoint.step
+    with ProgressLog(run.folder.metrics, total_steps, config.log_every, start=start, active=layout.is_main) as log:
+        evaluations = _train(
+            Training(run, module, optimizer, plan, feed, eval_feed, schedule, data, log, described, small_files)
         )
     if data.stream is not None:
         say(f"train, as far as it was read: {_read_by_all(layout, data.stream)}")
-    export_model(layout, module, tokenizer, folder.model)
+    run.beat("export")
+    export_model(layout, module, tokenizer, run.folder.model)
     if layout.is_main:
-        folder.record_files()
+        run.folder.record_files()
     return evaluations
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything that the steps of a run need, prepared."""
+
+    run: Run
+    module: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    plan: BatchPlan
+    feed: Feed | StreamFeed
+    eval_feed: Feed | None
+    schedule: Schedule
+    data: PreparedData
+    log: ProgressLog
+    described: dict[str, Any]
+    small_files: SmallFiles
+
+
+def _train(t: Training) -> dict[str, dict[str, float]]:
+    """The steps, from the beginning or from a checkpoint, with evaluations and checkpoints between them."""
+    run, config, layout, total_steps = t.run, t.run.config, t.run.layout, t.schedule.total_steps
+    health = Health(config.watch, run.say)
+    evaluations: dict[str, dict[str, float]] = {}
+    watched = snapshot(t.module)
+
+    def evaluate(step: int, name: str = "after") -> dict[str, float]:
+        assert t.eval_feed is not None
+        run.beat("evaluate", step)
+        evaluations[name] = evaluate_loss(layout, t.module, t.eval_feed, t.data.eval_ranges, run.beat)
+        t.log.evaluation(step, evaluations[name])
+        return evaluations[name]
+
+    def save(step: int) -> None:
+        record = t.described | {"step": step, "best": agenda.best, "health": health.state()}
+        saver.save(step, t.module, t.optimizer, record, agenda.best_step)
+
+    saver = Saver(
+        layout,
+        run.folder.path,
+        config.checkpoint,
+        small_files=t.small_files,
+        saved=t.log.checkpoint,
+        beat=run.beat,
+        say=run.say,
+    )
+    agenda = Agenda(
+        config,
+        total_steps,
+        is_main=layout.is_main,
+        stop=run.stop,
+        evaluate=None if t.eval_feed is None else evaluate,
+        save=save,
+        failed=saver.failed,
+        finish_saves=saver.finish,
+    )
+
+    def after_step(step: int, wished: Wishes) -> None:
+        if step == 1 and watched:
+            run.say(share_unchanged(layout, t.module, watched))
+        agenda.after_step(step, wished)
+
+    def restore(checkpoint: Checkpoint) -> int:
+        run.beat("restore", checkpoint.step)
+        restore_tensors(checkpoint.path, layout.accelerator.unwrap_model(t.module), t.optimizer)
+        health.restore(checkpoint.record.get("health") or {})
+        agenda.best = checkpoint.record.get("best")
+        return checkpoint.step
+
+    if run.checkpoint is None:
+        start = 0
+        if t.eval_feed is not None:
+            agenda.check_metrics(evaluate(0, "before"))
+    else:
+        start = restore(run.checkpoint)
+        evaluations |= _logged_evaluations(run, total_steps)
+        run.say(f"resume: going on after step {start} of {total_steps}, from {run.checkpoint.path}")
+    run.stop.guard()
+    while True:
+        passed_by = health.bad_steps if config.watch.on_bad_step == "rewind" else ()
+        try:
+            train(
+                layout,
+                t.module,
+                t.optimizer,
+                t.feed.steps(t.plan, start, total_steps, passed_by),
+                schedule=t.schedule,
+                max_grad_norm=config.train.max_grad_norm,
+                seed=config.seed,
+                health=health,
+                beat=run.beat,
+                record=t.log.step,
+                wishes=agenda.wishes,
+                after_step=after_step,
+            )
+            break
+        except BadStep as bad:
+            saver.finish()
+            start = restore(_checkpoint_before(run, bad))
+            t.log.rewind(start)
+    saver.finish()
+    if t.eval_feed is not None and "after" not in evaluations:
+        evaluate(total_steps)
+    return evaluations
+
+
+def _checkpoint_before(run: Run, bad: BadStep) -> Checkpoint:
+    checkpoint = run.layout.on_main(lambda: newest_whole(run.folder.path, run.say))
+    if checkpoint is None:
+        raise NumericalError(f"{bad}; there is no checkpoint to go back to (checkpoint.save_every)")
+    run.say(f"warning: {bad}; going back to {checkpoint.path.name}, that batch is passed by")
+    return checkpoint
+
+
+def _logged_evaluations(run: Run, total_steps: int) -> dict[str, dict[str, float]]:
+    """The evaluations before the first step and after the last that an earlier start has made, the same on all ranks."""
+
+    def read() -> dict[str, dict[str, float]]:
+        names = {0: "before", total_steps: "after"}
+        found = [entry for entry in logged(run.folder.metrics) if "eval_loss" in entry and entry["step"] in names]
+        return {names[entry["step"]]: {k: v for k, v in entry.items() if k != "step"} for entry in found}
+
+    return run.layout.on_main(read)
+
+
+def _check_disk(run: Run, module: torch.nn.Module, optimizer: torch.optim.Optimizer, small_files: SmallFiles) -> None:
+    """Room for checkpoints, where any are to be written, and a dry save of all that is small."""
+    size = tensor_bytes(run.layout.accelerator.unwrap_model(module), optimizer)
+    run.layout.on_main(lambda: check_disk(run.folder.path, size, run.config.checkpoint, small_files, run.say))
+
+
+def rehearse(
+    layout: Layout, module: torch.nn.Module, rows: TokenRows, *, padding_free: bool, pad_token_id: int
+) -> None:
+    """A forward and backward without a row, on all ranks, which changes nothing.
+
+    DDP arranges its gradient buckets by the order of its first backward and sums them in that arrangement from then on.
+    With a rehearsal a resumed run has it before its first step, as the uninterrupted one had, so that sums over three or
+    more ranks are the same to the bit.
+    """
+    if layout.dp_size == 1 or layout.is_fsdp:
+        return
+    filler = collate(rows, np.arange(0), padding_free=padding_free, pad_token_id=pad_token_id).to(layout.device)
+    module.train()
+    for _ in range(2):  # the second forward moves to the new buckets
+        with layout.micro_batch(module, last=True):
+            layout.accelerator.backward(module(filler).loss_sum)
+    module.zero_grad(set_to_none=True)
 
 
 def _plan(config: RunConfig, data: PreparedData) -> BatchPlan:
@@ -154,76 +282,3 @@ def _train_feed(
         layout.largest,
     )
     return feed, said
-
-
-def check_before_training(
-    config: RunConfig, layout: Layout, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData
-) -> None:
-    """What can go wrong far from its cause, tried on the real model before the first step. Moves nothing to a device."""
-    if len(set(layout.gather_objects([data.fingerprint]))) > 1:
-        raise UserError("data: the processes read different rows; are the data files the same on every node?")
-    if layout.mixed_precision == "bf16" and model.dtype == torch.bfloat16:
-        raise UserError(
-            "model.dtype: bfloat16 trains bf16 weights, and mixed_precision: bf16 in the accelerate config keeps fp32 "
-            "ones; use model.dtype: float32 (recommended), or a layout with mixed_precision: no"
-        )
-    largest = max(rows.largest_id for rows in (data.train, data.eval) if rows is not None)
-    check_vocabulary(model, tokenizer, largest)
-    if config.train.padding_free:
-        model.set_attn_implementation(choose_attention(config.model.attn_implementation, layout.device))
-    elif config.model.attn_implementation is not None:
-        model.set_attn_implementation(config.model.attn_implementation)
-    if model.config._attn_implementation != "flash_attention_2":
-        # Flash attention runs on the device only, and isolates rows by design; the others are tried here.
-        probe_model(model, data.train, padding_free=config.train.padding_free)
-
-
-def banner(
-    config: RunConfig,
-    layout: Layout,
-    module: torch.nn.Module,
-    data: PreparedData,
-    plan: BatchPlan,
-    schedule: Schedule,
-    feed: Feed | StreamFeed,
-    capacity_said: str,
-) -> dict[str, str]:
-    """Everything that was derived or decided, for people to read before the first step."""
-    sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
-    trainable, everything = sum(n for n, grad in sizes if grad), sum(n for n, _ in sizes)
-    accumulation = "agreed by the ranks in each step of the stream"
-    if isinstance(feed, Feed):
-        micro_batches = len(feed.micro_batches(plan.row_ids(0)))
-        accumulation = f"{micro_batches} micro-batches per device in the first step"
-        accumulation += f" ({micro_batches * layout.dp_size} in all), derived"
-    scaled = config.train.learning_rate_scaling
-    return {
-        "model": f"{config.model.name_or_path}, {trainable:,} of {everything:,} parameters trainable",
-        "weights": f"{describe_dtypes(module)}; mixed precision {layout.mixed_precision}",
-        "attention": str(layout.accelerator.unwrap_model(module).model.config._attn_implementation)
-        + (", padding-free" if config.train.padding_free else ", padded"),
-        "train": "a stream" if data.stream is not None else _size(data.train),
-        "eval": _size(data.eval) if data.eval is not None else "none (set data.eval or data.eval_fraction)",
-        "layout": layout.describe(),
-        "global batch": f"{config.train.global_batch_size} rows; one device holds {capacity_said}",
-        "accumulation": accumulation,
-        "steps": f"{schedule.total_steps} = {_steps_said(config, plan, streaming=data.stream is not None)}",
-        "learning rate": f"{schedule.peak:.6g}, {schedule.shape}, {schedule.warmup_steps} warm-up steps"
-        + ("" if scaled == "none" else f" ({config.train.learning_rate:g} scaled: {scaled})"),
-        "output": str(config.output_dir),
-    }
-
-
-def _steps_said(config: RunConfig, plan: BatchPlan, *, streaming: bool) -> str:
-    if config.train.max_steps is None:
-        return f"{config.train.epochs:g} epochs x {plan.steps_per_epoch} steps"
-    return "train.max_steps" + ("" if streaming else f" ({plan.steps_per_epoch} steps per epoch)")
-
-
-def _size(rows: TokenRows) -> str:
-    share = rows.label_tokens / rows.tokens
-    return f"{len(rows):,} rows, {rows.tokens:,} tokens, {rows.label_tokens:,} of them labelled ({share:.0%})"
-
-
-def _silent(message: str) -> None:
-    """What a rank other than the main one says."""

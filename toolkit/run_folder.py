@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolkit.checkpoint.folder import MARKER, find_checkpoints
+from toolkit.checkpoint.retention import remove_leftovers
 from toolkit.config import RunConfig, SourceConfig
 from toolkit.errors import UserError
 from toolkit.launcher import Launch, settings_in_force
@@ -49,20 +51,48 @@ class RunFolder:
         """The finished model, a Hugging Face folder."""
         return self.path / "model"
 
-    def record_files(self) -> None:
+    @property
+    def logs(self) -> Path:
+        """What a run that hangs writes: the stacks of each rank."""
+        return self.path / "logs"
+
+    @property
+    def finished(self) -> bool:
+        """True when a run has ended here and left its model."""
+        return bool(_read_manifest(self.path).get("finished")) and self.model.is_dir()
+
+    def record_files(self, *, finished: bool = False) -> None:
         """Note every file that exists now as written by this run; only noted files are ever removed."""
         found = []
         for entry in map(self.path.joinpath, _ENTRIES):
             found += sorted(f for f in entry.rglob("*") if f.is_file()) if entry.is_dir() else [entry] * entry.exists()
         names = [str(file.relative_to(self.path)) for file in found]
-        (self.path / _MANIFEST).write_text(json.dumps({"files": names}, indent=1), encoding="utf-8")
+        text = json.dumps({"finished": finished, "files": names}, indent=1)
+        part = self.path / (_MANIFEST + ".partial")
+        part.write_text(text, encoding="utf-8")
+        part.replace(self.path / _MANIFEST)
 
 
-def claim(config: RunConfig, launch: Launch) -> RunFolder:
+def holds_run(config: RunConfig) -> bool:
+    """True when a run has claimed `output_dir` before."""
+    return (Path(config.output_dir).absolute() / _MANIFEST).exists()
+
+
+def take_over(config: RunConfig, launch: Launch) -> RunFolder:
+    """Go on in the folder of an earlier run, with this start's configs beside what it wrote (main process only)."""
+    folder = RunFolder.of(config)
+    try:
+        _write_configs(folder, config, launch)
+    except OSError as error:
+        raise UserError(f"output_dir: cannot write to {folder.path}: {error.strerror}") from None
+    return folder
+
+
+def claim(config: RunConfig, launch: Launch, *, replace: bool = False) -> RunFolder:
     """Create or take `output_dir` and write the resolved config and the layout's config into it (main process only).
 
-    Raises UserError when the folder holds a run and `overwrite` is false, holds foreign files where ours would go, is a
-    place that must never be cleaned, or cannot be written.
+    replace: as `overwrite`. Raises UserError when the folder holds a run and neither is true, holds foreign files where
+    ours would go, is a place that must never be cleaned, or cannot be written.
     """
     path = Path(config.output_dir).absolute()
     _refuse_precious(path, config)
@@ -71,10 +101,10 @@ def claim(config: RunConfig, launch: Launch) -> RunFolder:
     manifest = path / _MANIFEST
     earlier: list[Path] | None = None
     if manifest.exists():
-        if not config.overwrite:
+        if not config.overwrite and not replace:
             raise UserError(
-                f"output_dir: {path} already holds a run; choose another output_dir, or --overwrite true to replace it "
-                "(resume is not available yet)"
+                f"output_dir: {path} already holds a run; --resume auto goes on with it, --overwrite true replaces it, or "
+                "choose another output_dir"
             )
         earlier = _files_of_run(path)
     # Before anything is removed, so that a refused run has changed nothing.
@@ -89,10 +119,15 @@ def claim(config: RunConfig, launch: Launch) -> RunFolder:
     except OSError as error:
         raise UserError(f"output_dir: cannot write to {path}: {error.strerror}") from None
     folder = RunFolder.of(config)
+    _write_configs(folder, config, launch)
+    return folder
+
+
+def _write_configs(folder: RunFolder, config: RunConfig, launch: Launch) -> None:
+    path = folder.path
     (path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     (path / "accelerate_config.yaml").write_text(_layout_record(launch), encoding="utf-8")
     folder.record_files()
-    return folder
 
 
 def _refuse_precious(path: Path, config: RunConfig) -> None:
@@ -117,11 +152,22 @@ def _refuse_precious(path: Path, config: RunConfig) -> None:
 def _files_of_run(path: Path) -> list[Path]:
     """Files inside `path` that its manifest lists. A manifest that was edited must not lead outside the folder."""
     try:
-        names = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
-        listed = [path / name for name in names]
-    except (OSError, ValueError, KeyError, TypeError):
+        listed = [path / name for name in _read_manifest(path)["files"]]
+    except (KeyError, TypeError):
         raise UserError(f"output_dir: {path / _MANIFEST} cannot be read; choose another output_dir") from None
+    for checkpoint in find_checkpoints(path):
+        listed += [checkpoint.path / file.name for file in checkpoint.files]
+        listed += [checkpoint.path / MARKER] * bool(checkpoint.files)
+    listed += path.glob("logs/rank-*.txt")
     return [file for file in listed if file.is_file() and file.resolve().is_relative_to(path.resolve())]
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _foreign(path: Path, ours: list[Path] | None) -> list[str]:
@@ -143,8 +189,9 @@ def _remove_run(path: Path, files: list[Path]) -> None:
     for file in (*files, *map(path.joinpath, _OURS_BY_NAME)):
         file.unlink(missing_ok=True)
     shutil.rmtree(path / _PARTIAL, ignore_errors=True)
-    for folder in sorted({folder for file in files for folder in file.parents}, reverse=True):
-        if folder.is_relative_to(path / "model") and not any(folder.iterdir()):
+    remove_leftovers(path)
+    for folder in sorted({folder for file in files for folder in file.parents if path in folder.parents}, reverse=True):
+        if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,9 +51,11 @@ class Feed:
         mine = split(row_ids, self.rows.lengths[row_ids], self.dp_size, self.capacity)[self.dp_rank]
         return [collate(self.rows, ids, padding_free=self.padding_free, pad_token_id=self.pad_token_id) for ids in mine]
 
-    def steps(self, plan: BatchPlan, start: int, stop: int) -> Iterator[Step]:
-        """Optimizer steps start..stop-1 of the plan."""
+    def steps(self, plan: BatchPlan, start: int, stop: int, passed_by: Container[int] = ()) -> Iterator[Step]:
+        """Optimizer steps start..stop-1 of the plan, without those `passed_by`."""
         for index in range(start, stop):
+            if index in passed_by:
+                continue
             row_ids = plan.row_ids(index)
             yield Step(index, row_ids, self.micro_batches(row_ids), plan.epoch_after(index))
 
@@ -76,10 +78,12 @@ class StreamFeed:
     embedding_rows: int
     agree: Callable[[int], int]
 
-    def steps(self, plan: BatchPlan, start: int, stop: int) -> Iterator[Step]:
-        """Optimizer steps start..stop-1; the plan has nothing to say on a stream."""
+    def steps(self, plan: BatchPlan, start: int, stop: int, passed_by: Container[int] = ()) -> Iterator[Step]:
+        """Optimizer steps start..stop-1 without those `passed_by`; the plan has nothing to say on a stream."""
         batches = self.stream.batches(self.global_batch_size, start)
         for index, (turn, rows) in zip(range(start, stop), batches, strict=False):
+            if index in passed_by:
+                continue
             first = index * self.global_batch_size
             row_ids = np.arange(first, first + len(rows))
             yield Step(index, row_ids, self._micro_batches(rows[self.dp_rank :: self.dp_size]), float(turn))

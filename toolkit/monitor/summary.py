@@ -38,7 +38,7 @@ def report(
         for name, values in rows.items():
             table.add_row(name.removeprefix("eval_"), *values)
         console.print(table)
-    folder.record_files()
+    folder.record_files(finished=True)
     note(f"model: {folder.model}")
 
 

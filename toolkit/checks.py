@@ -1,0 +1,36 @@
+"""What can go wrong far from its cause, tried before the first step."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from toolkit.attention import choose_attention
+from toolkit.config import RunConfig
+from toolkit.data.prepared import PreparedData
+from toolkit.errors import UserError
+from toolkit.layout import Layout
+from toolkit.models import check_vocabulary
+from toolkit.probe import probe_model
+
+
+def check_before_training(
+    config: RunConfig, layout: Layout, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData
+) -> None:
+    """What can go wrong far from its cause, tried on the real model before the first step. Moves nothing to a device."""
+    if len(set(layout.gather_objects([data.fingerprint]))) > 1:
+        raise UserError("data: the processes read different rows; are the data files the same on every node?")
+    if layout.mixed_precision == "bf16" and model.dtype == torch.bfloat16:
+        raise UserError(
+            "model.dtype: bfloat16 trains bf16 weights, and mixed_precision: bf16 in the accelerate config keeps fp32 "
+            "ones; use model.dtype: float32 (recommended), or a layout with mixed_precision: no"
+        )
+    largest = max(rows.largest_id for rows in (data.train, data.eval) if rows is not None)
+    check_vocabulary(model, tokenizer, largest)
+    if config.train.padding_free:
+        model.set_attn_implementation(choose_attention(config.model.attn_implementation, layout.device))
+    elif config.model.attn_implementation is not None:
+        model.set_attn_implementation(config.model.attn_implementation)
+    if model.config._attn_implementation != "flash_attention_2":
+        # Flash attention runs on the device only, and isolates rows by design; the others are tried here.
+        probe_model(model, data.train, padding_free=config.train.padding_free)
