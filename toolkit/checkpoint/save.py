@@ -22,7 +22,6 @@ from toolkit.config import CheckpointConfig
 from toolkit.errors import UserError
 from toolkit.layout import COLLECTIVE_TIMEOUT, Layout
 
-
 SmallFiles = Callable[[Path], None]
 
 
