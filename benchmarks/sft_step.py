@@ -63,10 +63,12 @@ def tokenized(tokenizer: Any, steps: int) -> Any:
 def run_toolkit(steps: int, precision: str, vocabulary: int | None) -> list[float]:
     """This toolkit's loop."""
     from toolkit.attention import choose_attention
-    from toolkit.config import TrainConfig
+    from toolkit.config import TrainConfig, WatchConfig
     from toolkit.data.plan import BatchPlan
+    from toolkit.health import Health
     from toolkit.layout import build_layout
-    from toolkit.loop import StepResult, train
+    from toolkit.loop import StepResult, Wishes, train
+    from toolkit.monitor.heartbeat import Heartbeat
     from toolkit.objectives import ObjectiveModule
     from toolkit.objectives.causal_lm import CausalLanguageModeling
     from toolkit.optim import Schedule, build_optimizer
@@ -91,8 +93,11 @@ def run_toolkit(steps: int, precision: str, vocabulary: int | None) -> list[floa
         schedule=Schedule(LEARNING_RATE, steps, 0, "constant"),
         max_grad_norm=1.0,
         seed=0,
+        health=Health(WatchConfig(), print),
+        beat=Heartbeat(),
         record=results.append,
-        after_step=lambda step: None,
+        wishes=Wishes,
+        after_step=lambda step, wished: None,
     )
     return [result.seconds for result in results]
 

@@ -15,13 +15,16 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import toolkit.attention
+from toolkit.config import WatchConfig
 from toolkit.data.plan import BatchPlan
 from toolkit.data.split import Capacity
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import NumericalError
 from toolkit.evaluation import evaluate_loss
+from toolkit.health import Health
 from toolkit.layout import Layout, build_layout
-from toolkit.loop import StepResult, train
+from toolkit.loop import StepResult, Wishes, train
+from toolkit.monitor.heartbeat import Heartbeat
 from toolkit.objectives import ObjectiveModule, ObjectiveOutput
 from toolkit.objectives.causal_lm import CausalLanguageModeling
 from toolkit.optim import Schedule
@@ -59,7 +62,8 @@ def run(layout, module, rows, capacity, *, batch=4, steps=1, max_grad_norm=0.0, 
     schedule = Schedule(peak, steps, 0, "constant")
     train(
         layout, module, optimizer, feed.steps(plan, 0, steps), schedule=schedule, max_grad_norm=max_grad_norm,
-        seed=0, record=results.append, after_step=lambda step: None,
+        seed=0, health=Health(WatchConfig(), print), beat=Heartbeat(), record=results.append, wishes=Wishes,
+        after_step=lambda step, wished: None,
     )  # fmt: skip
     return results
 
@@ -142,13 +146,14 @@ def test_a_non_finite_step_stops_before_its_update(layout) -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     feed, plan = Feed(rows, Capacity(None, 2), 0, 1, True, 0), BatchPlan(6, 2, seed=0, shuffle=False)
 
-    def after_step(step: int) -> None:
+    def after_step(step: int, wished: Wishes) -> None:
         weights[:] = [p.detach().clone() for p in module.parameters()]
 
     with pytest.raises(NumericalError, match=r"loss at step 3.*grad_norm nan.*rows \[4, 5\].*step 2") as stopped:
         train(
             layout, module, optimizer, feed.steps(plan, 0, 3), schedule=Schedule(0.1, 3, 0, "constant"),
-            max_grad_norm=1.0, seed=0, record=results.append, after_step=after_step,
+            max_grad_norm=1.0, seed=0, health=Health(WatchConfig(), print), beat=Heartbeat(), record=results.append,
+            wishes=Wishes, after_step=after_step,
         )  # fmt: skip
     assert "\n" not in str(stopped.value)
     assert math.isnan(results[2].loss)

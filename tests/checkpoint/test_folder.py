@@ -73,7 +73,7 @@ def test_a_named_one_must_be_whole(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"shard-00001\.safetensors is missing"):
         named_checkpoint(path)
     make(tmp_path, 20)
-    with pytest.raises(UserError, match="did you mean .*checkpoint-20"):
+    with pytest.raises(UserError, match=r"did you mean .*checkpoint-20"):
         named_checkpoint(tmp_path)
     with pytest.raises(UserError, match="does not exist"):
         named_checkpoint(tmp_path / "checkpoint-7")

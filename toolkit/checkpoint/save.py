@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from toolkit.checkpoint.folder import PARTIAL, checkpoint_path, find_checkpoints, seal
 from toolkit.checkpoint.retention import retire
-from toolkit.checkpoint.shards import ShardWriter
+from toolkit.checkpoint.shards import ShardWriter, quietly
 from toolkit.checkpoint.tensors import run_tensors
 from toolkit.config import CheckpointConfig
 from toolkit.errors import UserError
@@ -75,7 +76,7 @@ class Saver:
             job: Future[float] = Future()
             try:
                 job.set_result(self._write(step, tensors, record, best))
-            except Exception as error:  # told by `finish`
+            except (Exception, CheckpointException) as error:  # told by `finish`
                 job.set_exception(error)
         else:
             copy = BlockingAsyncStager().stage(tensors)
@@ -97,7 +98,7 @@ class Saver:
         step, stalled = self._stalled
         try:
             seconds = job.result()
-        except Exception as error:
+        except (Exception, CheckpointException) as error:
             message = self._explain(step, error)
             if self._config.on_save_error == "stop":
                 raise UserError(message) from None
@@ -115,13 +116,14 @@ class Saver:
 
         try:
             # What one rank fails with, all are told, by the library.
-            dcp.save(
-                tensors,
-                storage_writer=ShardWriter(partial, complete, self._alive),
-                process_group=self._group,
-                no_dist=self._alone,
-            )
-        except Exception:
+            with quietly():
+                dcp.save(
+                    tensors,
+                    storage_writer=ShardWriter(partial, complete, self._alive),
+                    process_group=self._group,
+                    no_dist=self._alone,
+                )
+        except (Exception, CheckpointException):
             if self._layout.is_main:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -133,7 +135,7 @@ class Saver:
         if self._pool is None:  # in the background, the main thread is somewhere else
             self._beat("save")
 
-    def _explain(self, step: int, error: Exception) -> str:
+    def _explain(self, step: int, error: BaseException) -> str:
         """The first rank's reason."""
         failures = getattr(error, "failures", None) or {0: (error, None)}
         rank, (reason, _) = min(failures.items())

@@ -7,8 +7,10 @@ tensor by tensor, computes its checksum on the way and syncs it to the disk. No 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +80,14 @@ class ShardWriter(HuggingFaceStorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """On the coordinator, after all have written."""
         self._seal([part[0].storage_data for part in results if part])
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Around the library's save and load: on one process it warns that it is alone, which is no news."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def write_file(

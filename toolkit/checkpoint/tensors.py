@@ -10,6 +10,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from toolkit.checkpoint.shards import quietly
 from toolkit.errors import UserError
 
 _WEIGHT = "weights."
@@ -57,7 +58,8 @@ def restore_tensors(folder: Path, module: torch.nn.Module, optimizer: torch.opti
             else:
                 state[full[len(prefix) :]] = torch.zeros(size, dtype=dtype, device=like.device)
             wanted[full] = state[full[len(prefix) :]]
-    dcp.load(wanted, storage_reader=HuggingFaceStorageReader(str(folder)))
+    with quietly():
+        dcp.load(wanted, storage_reader=HuggingFaceStorageReader(str(folder)))
     for parameter, state in states.items():
         optimizer.state.pop(parameter, None)
         if state:
