@@ -24,7 +24,9 @@ DEMO = Path(__file__).parent / "configs" / "sft" / "demo.yaml"
 class SFTConfig(RunConfig):
     """Supervised fine-tuning."""
 
-    output_dir: str = option("outputs/sft", "folder of the run: metrics, config and the finished model", path=True)
+    output_dir: str = option(
+        "outputs/sft", "folder of the run: metrics, config, checkpoints and the finished model", path=True, alters=False
+    )
 
 
 def main() -> None:
