@@ -19,11 +19,14 @@ def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedT
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights = get_model_state_dict(module, options=options)
+    plain = layout.accelerator.unwrap_model(module)
+    # Of tied parameters one name is enough; gathered from shards they no longer share memory, which would write them twice.
+    once = {name for name, _ in (*plain.named_parameters(), *plain.named_buffers())}
     if layout.is_main:
-        model: PreTrainedModel = layout.accelerator.unwrap_model(module).model
+        model: PreTrainedModel = plain.model
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        state = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+        state = {name.removeprefix("model."): tensor for name, tensor in weights.items() if name in once}
         model.save_pretrained(partial, state_dict=state)
         tokenizer.save_pretrained(partial)
         shutil.rmtree(folder, ignore_errors=True)  # that of a finished run which was then extended
