@@ -6,10 +6,15 @@ import shutil
 from pathlib import Path
 
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from toolkit.checkpoint.tensors import WEIGHT, read_tensors, stored_tensors
+from toolkit.errors import UserError
 from toolkit.layout import Layout
 from toolkit.objectives import ObjectiveModule
+
+# Names of the model's tensors in a checkpoint: it is the `model` of an `ObjectiveModule`.
+_PREFIX = f"{WEIGHT}model."
 
 
 def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -32,6 +37,28 @@ def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedT
         shutil.rmtree(folder, ignore_errors=True)  # that of a finished run which was then extended
         partial.rename(folder)
     layout.wait()
+
+
+def export_checkpoint(checkpoint: Path, folder: Path) -> None:
+    """The same from the folder of a checkpoint. Raises UserError if it holds only a part of the model."""
+    description = checkpoint / "model"
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(description))
+    names = {_PREFIX + name: tensor for name, tensor in model.state_dict().items()}
+    stored = stored_tensors(checkpoint)
+    there = {name: names[name] for name in names if name in stored}
+    missing = {name for name, _ in model.named_parameters() if _PREFIX + name not in stored}
+    if missing:
+        raise UserError(f"{checkpoint} has no {min(missing)}: it holds what was trained, not the whole model")
+    dtypes = {stored[name].properties.dtype for name in there}
+    model = model.to(dtypes.pop() if len(dtypes) == 1 else None)
+    into = {name: tensor for name, tensor in ((_PREFIX + n, t) for n, t in model.state_dict().items()) if name in there}
+    read_tensors(checkpoint, into)
+    partial = folder.with_name(folder.name + ".partial")
+    model.save_pretrained(partial)
+    for file in description.iterdir():
+        if file.is_file():
+            shutil.copyfile(file, partial / file.name)
+    partial.rename(folder)
 
 
 def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

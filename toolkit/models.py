@@ -95,7 +95,8 @@ def load_model(config: ModelConfig, *, seed: int) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_config(architecture, trust_remote_code=config.trust_remote_code)
         model = model.to(dtype or torch.float32)
     else:
-        source = {"gguf_file": config.gguf_file} if config.gguf_file else {}
+        # Weights in a pickle could run code, so they are not read.
+        source = {"gguf_file": config.gguf_file} if config.gguf_file else {"use_safetensors": True}
         model = _hub_call(
             config,
             lambda: AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto", **shared, **source),

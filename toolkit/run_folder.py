@@ -172,11 +172,12 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 def _foreign(path: Path, ours: list[Path] | None) -> list[str]:
     """What stands where a run writes, and no run wrote; `ours` are the files of an earlier run, None without one."""
+    checkpoints = [checkpoint.path.name for checkpoint in find_checkpoints(path)]
     if ours is None:
-        return [name for name in (*_ENTRIES, _PARTIAL) if os.path.lexists(path / name)]
+        return [name for name in (*_ENTRIES, _PARTIAL, *checkpoints) if os.path.lexists(path / name)]
     removable = {*ours, *map(path.joinpath, _OURS_BY_NAME)}
     there: list[Path] = []
-    for entry in map(path.joinpath, _ENTRIES):
+    for entry in map(path.joinpath, (*_ENTRIES, *checkpoints)):
         if entry.is_dir() and not entry.is_symlink():
             there += (file for file in entry.rglob("*") if file.is_symlink() or not file.is_dir())
         elif os.path.lexists(entry):

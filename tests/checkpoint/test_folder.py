@@ -47,6 +47,7 @@ def test_a_sealed_checkpoint_says_what_is_in_it(tmp_path: Path) -> None:
         (lambda c: (c / "shard-00001.safetensors").unlink(), "is missing"),
         (lambda c: (c / "model" / "config.json").unlink(), "is missing"),
         (lambda c: edit(c, step=21), "was changed"),
+        (lambda c: (c / "evil.safetensors").write_bytes(b""), "not one of the files"),
     ],
 )
 def test_a_damaged_one_is_not_used_and_set_aside(damage, said: str, tmp_path: Path) -> None:

@@ -78,6 +78,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
             fault = f"{file.name} has {inside.stat().st_size:,} bytes instead of {file.bytes:,}"
         if fault:
             break
+    # The reader takes every file of this kind that it finds.
+    strange = {file.name for file in path.glob("*.safetensors")} - {file.name for file in files}
+    if strange and fault is None:
+        fault = f"{min(strange)} is not one of the files that were written"
     return Checkpoint(path, step, body, files, fault)
 
 

@@ -51,7 +51,7 @@ class Saver:
         self._group = None if self._alone else torch.distributed.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint") if config.asynchronous else None
         self._in_flight: Future[float] | None = None
-        self._stalled = (0, 0.0)
+        self._stalled, self._last_step = (0, 0.0), -1
 
     def save(
         self,
@@ -65,8 +65,9 @@ class Saver:
 
         Raises UserError if this or an earlier save failed and `checkpoint.on_save_error` is stop.
         """
-        if checkpoint_path(self._folder, step).exists():
+        if step == self._last_step:  # asked to stop just after it was due
             return
+        self._last_step = step
         started = time.perf_counter()
         self.finish()
         self._beat("save")

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from toolkit.checkpoint.shards import quietly
 from toolkit.errors import UserError
 
-_WEIGHT = "weights."
+WEIGHT = "weights."
 _STATE = "optimizer."
 
 
@@ -58,12 +58,17 @@ def restore_tensors(folder: Path, module: torch.nn.Module, optimizer: torch.opti
             else:
                 state[full[len(prefix) :]] = torch.zeros(size, dtype=dtype, device=like.device)
             wanted[full] = state[full[len(prefix) :]]
-    with quietly():
-        dcp.load(wanted, storage_reader=HuggingFaceStorageReader(str(folder)))
+    read_tensors(folder, wanted)
     for parameter, state in states.items():
         optimizer.state.pop(parameter, None)
         if state:
             optimizer.state[parameter] = state
+
+
+def read_tensors(folder: Path, into: dict[str, torch.Tensor]) -> None:
+    """Fill tensors from those of the same name in a checkpoint, in place; sharded ones take their part."""
+    with quietly():
+        dcp.load(into, storage_reader=HuggingFaceStorageReader(str(folder)))
 
 
 def stored_tensors(folder: Path) -> Mapping[str, TensorStorageMetadata]:
@@ -78,7 +83,7 @@ def _weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
         # `state_dict` knows which buffers are persistent; of tied parameters one name is enough.
         buffers = {name for name, _ in module.named_buffers()}
         kept |= {name: value for name, value in module.state_dict().items() if name in buffers}
-    return {_WEIGHT + name: value for name, value in kept.items()}
+    return {WEIGHT + name: value for name, value in kept.items()}
 
 
 def _trained(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
@@ -89,7 +94,7 @@ def _trained(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[
 def _refuse_other_names(
     folder: Path, wanted: Mapping[str, torch.Tensor], stored: Mapping[str, TensorStorageMetadata]
 ) -> None:
-    there = {name for name in stored if name.startswith(_WEIGHT)}
+    there = {name for name in stored if name.startswith(WEIGHT)}
     shapes = [name for name in wanted.keys() & there if wanted[name].shape != stored[name].size]
     for what, names in (
         ("has no", wanted.keys() - there),
@@ -97,6 +102,6 @@ def _refuse_other_names(
         ("has other shapes of", shapes),
     ):
         if names:
-            shown = ", ".join(name.removeprefix(_WEIGHT) for name in sorted(names)[:3])
+            shown = ", ".join(name.removeprefix(WEIGHT) for name in sorted(names)[:3])
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise UserError(f"resume: {folder} {what} {shown}{more}; it belongs to another model")

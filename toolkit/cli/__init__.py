@@ -8,10 +8,16 @@ import sys
 from types import ModuleType
 
 from toolkit import __version__
-from toolkit.cli import inspect, layouts, prepare
+from toolkit.cli import checkpoints, export, inspect, layouts, prepare
 from toolkit.errors import exit_with_message
 
-VERBS: dict[str, ModuleType] = {"inspect": inspect, "prepare": prepare, "layouts": layouts}
+VERBS: dict[str, ModuleType] = {
+    "inspect": inspect,
+    "prepare": prepare,
+    "layouts": layouts,
+    "checkpoints": checkpoints,
+    "export": export,
+}
 
 
 def main() -> None:
