@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import NoReturn
@@ -42,6 +44,9 @@ def fail(message: str, exit_code: int) -> NoReturn:
     members are gone, or still inside a collective.
     """
     if not is_main_process():
+        if threading.current_thread() is threading.main_thread():
+            # The launcher ends this process meanwhile; a handler that asks for a save must not stand in the way.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(_OTHER_RANKS_WAIT_SECONDS)
         message = f"[rank {os.environ['RANK']}] {message}"
     sys.stdout.flush()

@@ -12,6 +12,7 @@ from toolkit.checkpoint.resume import named_checkpoint, newest_whole, set_later_
 from toolkit.checkpoint.retention import remove_leftovers
 from toolkit.config import RunConfig
 from toolkit.errors import UserError
+from toolkit.launcher import Launch
 from toolkit.layout import Layout, build_layout
 from toolkit.monitor.banner import note
 from toolkit.monitor.heartbeat import Heartbeat
@@ -45,7 +46,7 @@ def start(config: RunConfig) -> Run:
     stop.install()
     layout = build_layout()
     say = note if layout.is_main else _silent
-    folder, checkpoint, finished = layout.on_main(lambda: _open_folder(config, layout, say))
+    folder, checkpoint, finished = layout.on_main(lambda: open_folder(config, layout.launch, say))
     _refuse_private_disks(layout, folder)
     if checkpoint is not None and not finished:
         whole = verified(layout, checkpoint, fall_back=config.resume == "auto", say=say)
@@ -56,12 +57,12 @@ def start(config: RunConfig) -> Run:
     return Run(config, layout, folder, checkpoint, finished, say, Heartbeat(), stop)
 
 
-def _open_folder(
-    config: RunConfig, layout: Layout, say: Callable[[str], None]
+def open_folder(
+    config: RunConfig, launch: Launch, say: Callable[[str], None]
 ) -> tuple[RunFolder, Checkpoint | None, bool]:
     """The run's folder, the checkpoint to go on from, and whether all is done already (main process only)."""
     if config.resume == "never":
-        return claim(config, layout.launch), None, False
+        return claim(config, launch), None, False
     if config.overwrite:
         raise UserError(
             "resume and overwrite are both set: one goes on with the run in output_dir, the other removes it"
@@ -70,13 +71,13 @@ def _open_folder(
     if config.resume != "auto":
         checkpoint = named_checkpoint(Path(config.resume))
         if checkpoint.path.parent.resolve() != folder.path.resolve():
-            return claim(config, layout.launch), checkpoint, False
+            return claim(config, launch), checkpoint, False
         remove_leftovers(folder.path)
         set_later_aside(folder.path, checkpoint.step, say)
-        return take_over(config, layout.launch), checkpoint, False
+        return take_over(config, launch), checkpoint, False
     if not holds_run(config):
         say(f"resume: there is no run in {folder.path} yet; this one starts from the beginning")
-        return claim(config, layout.launch), None, False
+        return claim(config, launch), None, False
     if folder.finished:
         whole = [one for one in find_checkpoints(folder.path) if one.fault is None]
         if not whole or not any(change.alters for change in config_changes(whole[-1].record.get("config", {}), config)):
@@ -86,8 +87,8 @@ def _open_folder(
     newest = newest_whole(folder.path, say)
     if newest is None:
         say(f"resume: {folder.path} has no whole checkpoint; the run starts from the beginning")
-        return claim(config, layout.launch, replace=True), None, False
-    return take_over(config, layout.launch), newest, False
+        return claim(config, launch, replace=True), None, False
+    return take_over(config, launch), newest, False
 
 
 def _refuse_private_disks(layout: Layout, folder: RunFolder) -> None:
