@@ -134,6 +134,11 @@ def _hub_call(config: ModelConfig, load):  # type: ignore[no-untyped-def]
     try:
         return load()
     except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"model.name_or_path: {config.name_or_path} comes with code of its own, which is not run; if you have read "
+                "and trust it, set model.trust_remote_code: true"
+            ) from None
         if Path(str(config.name_or_path)).expanduser().exists() and not isinstance(error, OSError):
             raise
         reason = " ".join(str(error).split())[:300]
