@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.distributed.conftest import Finished
+from toolkit.checkpoint.folder import open_checkpoint
+from toolkit.checkpoint.tensors import read_tensors, stored_tensors
 
 pytestmark = pytest.mark.distributed
 
@@ -199,3 +205,55 @@ def test_a_checkpoint_of_any_layout_goes_on_under_any_other(
         assert weights(resumed).keys() == reference.keys()
         for key, value in weights(resumed).items():
             assert (value - reference[key]).abs().max() < 1e-4, (here, key)
+
+
+def test_a_save_in_the_background_writes_the_same_bits(recipe: list[str], whole, sft) -> None:
+    """Training goes on while the state of an earlier step is written."""
+    run = sft("run", "fsdp2", *recipe, "--checkpoint.asynchronous", "true", "--checkpoint.keep_last", "9")
+    assert curve(run) == curve(whole("FSDP2 x 2"))
+    there = whole("FSDP2 x 2").folder / f"checkpoint-{STOP}"
+    shards = {f.name: f.checksum for f in open_checkpoint(there).files if f.name.startswith("shard")}
+    assert len(shards) == 2
+    found = open_checkpoint(run.folder / there.name)
+    assert {f.name: f.checksum for f in found.files if f.name.startswith("shard")} == shards
+    [saved] = [entry for entry in run.metrics() if "save_seconds" in entry]
+    assert saved["step"] == STOP
+    assert saved["save_stall_seconds"] > 0
+
+
+def test_a_checkpoint_is_a_model_without_its_run(recipe: list[str], whole, tmp_path: Path) -> None:
+    """D15, D16: from shards of four ranks to a folder that transformers loads, each tied weight once."""
+    run = whole("FSDP2 x 4")
+    done = subprocess.run(
+        [sys.executable, "-c", "from toolkit.cli import main; main()", "export", str(run.folder / f"checkpoint-{STOP}"),
+         str(tmp_path / "model")], capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer.chat_template
+    assert model.lm_head.weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    assert stored.keys() == weights(run).keys()
+    tensors = stored_tensors(run.folder / f"checkpoint-{STOP}")
+    into = {f"weights.model.{name}": torch.zeros_like(value) for name, value in stored.items()}
+    assert into.keys() <= tensors.keys()
+    read_tensors(run.folder / f"checkpoint-{STOP}", into)
+    for name, value in stored.items():
+        assert torch.equal(into[f"weights.model.{name}"], value), name
+
+
+def test_a_longer_run_goes_on_along_the_new_schedule(recipe: list[str], whole, sft, tmp_path: Path) -> None:
+    """D03: refused without permission, then the rate of each step is that of a run of the new length."""
+    shutil.copytree(whole("single").folder, tmp_path / "run")
+    longer = [*recipe, "--train.max_steps", "12", "--resume", "auto"]
+    refused = sft("run", "single", *longer, expect=2)
+    assert f"train.max_steps: {STEPS} -> 12" in refused.output
+    assert "--allow_changes [train.max_steps]" in refused.output
+    run = sft("run", "single", *longer, "--allow_changes", "[train.max_steps]")
+    assert "9 -> 12 steps: from step 6 on" in run.output
+    rates = [entry["learning_rate"] for entry in run.steps() if entry["step"] > STOP]
+    # Linear from the peak at step 3 (counted from 0) to zero at step 12.
+    assert rates == pytest.approx([1e-3 * (1 - (k - 3) / 9) for k in range(5, 12)])
+    again = sft("run", "single", *longer, "--allow_changes", "[train.max_steps]")
+    assert "is complete already" in again.output
