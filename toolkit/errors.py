@@ -64,4 +64,6 @@ def exit_with_message(function: Callable[[], None]) -> None:
     except NumericalError as error:
         fail(f"stopped: {error}", NUMERICAL_ERROR_EXIT_CODE)
     except Stopped as error:
+        if not is_main_process():
+            os._exit(STOPPED_EXIT_CODE)  # all ranks have agreed on it, one tells
         fail(f"stopped: {error}", STOPPED_EXIT_CODE)

@@ -85,6 +85,7 @@ def fine_tune(
         )
     if data.stream is not None:
         say(f"train, as far as it was read: {_read_by_all(layout, data.stream)}")
+    run.stop.finishing()
     run.beat("export")
     export_model(layout, module, tokenizer, run.folder.model)
     if layout.is_main:

@@ -1,0 +1,128 @@
+"""Seconds to save and to load the state of a run: this toolkit beside `accelerator.save_state`, in one run.
+
+    python benchmarks/checkpoint.py                    # a Llama of 135 million parameters, fp32, AdamW: 1.6 GB
+    python benchmarks/checkpoint.py --layers 6 --rounds 5
+
+Both write weights and both moments of AdamW. This toolkit also computes a checksum of every file and waits until all is on
+the disk (fsync); `save_state` does neither, so its time with a sync after it is given too. "stall" is what training waits for: all of a save, or with
+`checkpoint.asynchronous` the copy to main memory. Rounds alternate; medians are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from toolkit.checkpoint.folder import checkpoint_path
+from toolkit.checkpoint.save import Saver
+from toolkit.checkpoint.tensors import restore_tensors
+from toolkit.config import CheckpointConfig, TrainConfig
+from toolkit.layout import Layout, build_layout
+from toolkit.objectives import ObjectiveModule
+from toolkit.objectives.causal_lm import CausalLanguageModeling
+from toolkit.optim import build_optimizer
+
+
+def build(layout: Layout, layers: int) -> tuple[Any, Any]:
+    """A model of SmolLM2-135M's shape after one optimizer step on made-up gradients."""
+    config = LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=9,
+        num_key_value_heads=3, tie_word_embeddings=True,
+    )  # fmt: skip
+    module = ObjectiveModule(AutoModelForCausalLM.from_config(config), CausalLanguageModeling())
+    module, optimizer = layout.accelerator.prepare(module, build_optimizer(module, TrainConfig()))
+    for parameter in module.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    optimizer.step()
+    optimizer.zero_grad()
+    return module, optimizer
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Seconds that `work` takes, with nothing of what went before still on its way to the disk."""
+    os.sync()
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def timed_sync() -> float:
+    """Seconds until what was written is on the disk."""
+    start = time.perf_counter()
+    os.sync()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Save and load in turns, print medians and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")
+    arguments = parser.parse_args()
+    layout = build_layout()
+    module, optimizer = build(layout, arguments.layers)
+    times: dict[str, list[float]] = {}
+
+    def note(name: str, seconds: float) -> None:
+        times.setdefault(name, []).append(seconds)
+
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        folder = Path(name)
+        savers = {
+            kind: Saver(
+                layout,
+                folder / kind,
+                CheckpointConfig(asynchronous=kind == "asynchronous", keep_last=1),
+                small_files=lambda path: None,
+                saved=lambda step, seconds, stalled, kind=kind: (
+                    note(f"{kind} save", seconds), note(f"{kind} stall", stalled)
+                ),
+                beat=lambda *_: None,
+                say=print,
+            )
+            for kind in ("synchronous", "asynchronous")
+        }  # fmt: skip
+        for number in range(1, arguments.rounds + 1):
+            for kind, saver in savers.items():
+                (folder / kind).mkdir(exist_ok=True)
+                os.sync()
+                saver.save(number, module, optimizer, {"step": number}, None)
+                saver.finish()
+                shutil.rmtree(folder / "accelerate", ignore_errors=True)
+            path = checkpoint_path(folder / "synchronous", number)
+            note(
+                "load",
+                timed(lambda path=path: restore_tensors(path, layout.accelerator.unwrap_model(module), optimizer)),
+            )
+            seconds = timed(lambda: layout.accelerator.save_state(str(folder / "accelerate")))
+            note("save_state", seconds)
+            note("save_state, synced", seconds + timed_sync())
+            note("load_state", timed(lambda: layout.accelerator.load_state(str(folder / "accelerate"))))
+        size = sum(file.stat().st_size for file in path.iterdir())
+    middle = {name: statistics.median(found) for name, found in times.items()}
+    print(f"{size / 1e6:,.0f} MB, {arguments.rounds} rounds, medians")
+    for name, seconds in middle.items():
+        print(f"  {name:18} {seconds:6.2f} s")
+    ours = middle["synchronous save"]
+    print(
+        f"save: {ours / middle['save_state']:.2f} of save_state's time, {ours / middle['save_state, synced']:.2f} with a sync"
+    )
+    print(f"load: {middle['load'] / middle['load_state']:.2f} of load_state's time")
+    print(
+        f"stall of an asynchronous save: {middle['asynchronous stall'] / middle['synchronous stall']:.2f} of a synchronous one's"
+    )
+
+
+if __name__ == "__main__":
+    main()
