@@ -15,6 +15,7 @@ from toolkit.errors import UserError
 from toolkit.layout import Layout, build_layout
 from toolkit.monitor.banner import note
 from toolkit.monitor.heartbeat import Heartbeat
+from toolkit.monitor.watchdog import Watchdog, record_collectives
 from toolkit.run_folder import RunFolder, claim, holds_run, take_over
 from toolkit.stopping import StopRequest
 
@@ -25,6 +26,7 @@ class Run:
 
     checkpoint: what it goes on from, None from the beginning. finished: it had ended before, there is nothing to do.
     say: prints a line, on the main process. beat: told where this process is. stop: set when it is asked to end.
+    watch: told of every optimizer step; ends a run that stands still.
     """
 
     config: RunConfig
@@ -35,6 +37,7 @@ class Run:
     say: Callable[[str], None]
     beat: Heartbeat
     stop: StopRequest
+    watch: Watchdog
 
 
 def start(config: RunConfig) -> Run:
@@ -43,6 +46,8 @@ def start(config: RunConfig) -> Run:
     """
     stop = StopRequest(config.watch.stop_grace_seconds)
     stop.install()
+    logs = RunFolder.of(config).logs
+    record_collectives(logs)
     layout = build_layout()
     say = note if layout.is_main else _silent
     folder, checkpoint, finished = layout.on_main(lambda: _open_folder(config, layout, say))
@@ -53,7 +58,9 @@ def start(config: RunConfig) -> Run:
             say("resume: no checkpoint is whole; the run starts from the beginning")
             layout.on_main(lambda: claim(config, layout.launch, replace=True))
         checkpoint = whole
-    return Run(config, layout, folder, checkpoint, finished, say, Heartbeat(), stop)
+    beat = Heartbeat()
+    watch = Watchdog(config.watch, layout, beat, logs, say).start()
+    return Run(config, layout, folder, checkpoint, finished, say, beat, stop, watch)
 
 
 def _open_folder(

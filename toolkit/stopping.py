@@ -9,7 +9,7 @@ import threading
 import time
 from types import FrameType
 
-from toolkit.errors import STOPPED_EXIT_CODE, is_main_process
+from toolkit.errors import STOPPED_EXIT_CODE, ending, is_main_process
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _LOOK_SECONDS = 1.0
@@ -49,6 +49,8 @@ class StopRequest:
         self._ask(signal.Signals(number).name)
 
     def _ask(self, reason: str) -> None:
+        if ending():
+            return  # torchrun passes on that a rank has failed: its reason is told, and there is no next step
         if not self._guarded:
             self._end(f"{reason}: ended before there was anything to save")
         if self.reason is not None:
