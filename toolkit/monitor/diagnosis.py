@@ -148,7 +148,7 @@ def _all_alike(places: Sequence[Place]) -> Diagnosis:
         return Diagnosis(
             _ranks(busy),
             f"{_names(busy)} {_does(busy, 'is', 'are')} stuck in {one.described()}{_at(busy[0])}, while "
-            f"the others wait inside a library{_at(wait)}",
+            f"the others wait in a collective, or another call of a library's, from{_at(wait).removeprefix(' at')}",
             _REMEDY.get(one.phase, _ANY_REMEDY),
         )
     # The line at which fewest ranks are is the odd one out; of two ranks neither is.

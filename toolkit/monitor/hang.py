@@ -70,15 +70,15 @@ def end_alone(pulse: Entry, logs: Path) -> NoReturn:
 
 
 def _place(answered: Entry | None, seen: Entry) -> Place:
-    known = answered or {}
+    known = answered or seen
     return Place(
-        rank=seen["rank"],
-        host=seen.get("host", "?"),
-        device=seen.get("device", "?"),
-        phase=(answered or seen).get("phase", "start"),
-        step=(answered or seen).get("step", 0),
-        micro_batch=(answered or seen).get("micro_batch", 0),
-        silent=(answered or seen)["silent"],
+        rank=known["rank"],
+        host=known.get("host", "?"),
+        device=known.get("device", "?"),
+        phase=known.get("phase", "start"),
+        step=known.get("step", 0),
+        micro_batch=known.get("micro_batch", 0),
+        silent=known["silent"],
         where=known.get("place", ""),
         called_from=known.get("called_from", ""),
         waiting=known.get("waiting", False),

@@ -12,7 +12,7 @@ SAMPLE_EVERY = 10  # optimizer steps
 _SAMPLES = 5  # of a window
 _WINDOWS = 6  # that must each be above the one before
 _LEAST_SHARE = 0.05  # of growth over all windows
-_STEADY = 0.5  # each rise is at least this share of the mean one
+_STEADY = 0.5  # each rise is at least this share of the largest: caches that fill rise ever less
 
 
 class Growth:
@@ -37,8 +37,7 @@ class Growth:
             return None
         used = [amount for _, amount in self._minima]
         rises = [later - earlier for earlier, later in pairwise(used)]
-        mean = sum(rises) / len(rises)
-        if used[-1] < used[0] * (1 + _LEAST_SHARE) or min(rises) < _STEADY * mean:
+        if used[-1] < used[0] * (1 + _LEAST_SHARE) or min(rises) < _STEADY * max(rises):
             return None
         self._told = True
         first, last = self._minima[0][0], self._minima[-1][0]

@@ -205,15 +205,15 @@ class Watchdog:
         self._ending = True
         mine = answer(self._pulse(), self._logs)
         self._board.write(f"answer/{self._rank}", mine)
-        ended = [rank for rank, pulse in self._seen.items() if _ended(pulse)]
         if alarm["by"] != self._rank:
             end_together(self._board)
-        silent = {
-            rank: (self._seen.get(rank) or {"rank": rank}) | {"silent": self._unchanged.get(rank, 0.0)}
+        # For ranks that do not answer there is what they were last seen at.
+        pulses = {
+            rank: self._seen.get(rank, {"rank": rank}) | {"silent": self._unchanged.get(rank, 0.0)}
             for rank in range(self._size)
-            if rank not in ended
+            if not _ended(self._seen.get(rank))
         }
-        end_together(self._board, silent, self._logs)
+        end_together(self._board, pulses, self._logs)
 
     def _look_for_stragglers(self) -> None:
         pulses = {self._rank: self._pulse(), **{r: p for r, p in self._seen.items() if not _ended(p)}}

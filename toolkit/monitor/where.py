@@ -73,6 +73,8 @@ def _is_library(frame: FrameType) -> bool:
 
 def _describe(frame: FrameType) -> str:
     path = Path(frame.f_code.co_filename)
-    if path.is_absolute() and path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
+    packages = [parent for parent in path.parents if parent.name in ("site-packages", "dist-packages")]
+    for parent in (*packages[:1], Path.cwd()):
+        if path.is_absolute() and path.is_relative_to(parent):
+            path = path.relative_to(parent)
     return f"{path}:{frame.f_lineno} {frame.f_code.co_name}"
