@@ -45,8 +45,8 @@ def nothing(*ignored: object) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20, help="steps of a block")
-    parser.add_argument("--pairs", type=int, default=15, help="pairs of blocks")
+    parser.add_argument("--steps", type=int, default=10, help="steps of a block")
+    parser.add_argument("--pairs", type=int, default=10, help="pairs of blocks")
     arguments = parser.parse_args()
 
     layout = build_layout()

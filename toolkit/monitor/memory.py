@@ -10,9 +10,9 @@ import torch
 
 SAMPLE_EVERY = 10  # optimizer steps
 _SAMPLES = 5  # of a window
-_WINDOWS = 6  # that must each be above the one before
+_WINDOWS = 8  # that must each be above the one before
 _LEAST_SHARE = 0.05  # of growth over all windows
-_STEADY = 0.5  # each rise is at least this share of the largest: caches that fill rise ever less
+_STEADY = 0.6  # each rise is at least this share of the largest: caches that fill rise ever less
 
 
 class Growth:
