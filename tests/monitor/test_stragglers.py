@@ -9,10 +9,10 @@ from toolkit.monitor.stragglers import Figures, Stragglers
 
 
 def looks(stragglers: Stragglers, number: int, start: int = 0, **slow) -> list:
-    """`number` looks, ten steps apart, at four ranks of which rank 2 has other figures."""
+    """`number` looks, twenty steps apart, at four ranks of which rank 2 has other figures."""
     found = []
     for look in range(number):
-        steps = 10 * (start + look + 1)
+        steps = 20 * (start + look + 1)
         figures = {rank: Figures(steps, 1.0, 0.01, 0.3, 0.005) for rank in range(4)}
         usual = {"total": 1.0, "data": 0.01, "compute": 0.3, "probe": 0.005}
         figures[2] = Figures(steps, **(usual | slow))
@@ -51,9 +51,9 @@ def test_a_rank_like_the_others_is_not_named(slow) -> None:
 
 def test_a_short_spell_is_not_named() -> None:
     stragglers = Stragglers(1.5)
-    for start in (0, 3, 6, 9):
-        assert looks(stragglers, 2, start, compute=0.9) == []
-        assert looks(stragglers, 1, start + 2) == []
+    for start in (0, 4, 8, 12):
+        assert looks(stragglers, 3, start, compute=0.9) == []
+        assert looks(stragglers, 1, start + 3) == []
 
 
 def test_a_rank_is_named_again_only_after_it_recovered() -> None:
@@ -61,28 +61,28 @@ def test_a_rank_is_named_again_only_after_it_recovered() -> None:
     assert len(looks(stragglers, 5, compute=0.9)) == 1
     assert looks(stragglers, 2, 5) == []
     assert looks(stragglers, 5, 7, compute=0.9) == []  # two good looks are no recovery
-    assert looks(stragglers, 3, 12) == []
-    assert len(looks(stragglers, 5, 15, compute=0.9)) == 1
+    assert looks(stragglers, 4, 12) == []
+    assert len(looks(stragglers, 5, 16, compute=0.9)) == 1
 
 
 def test_two_ranks_are_compared_with_each_other() -> None:
     stragglers, found = Stragglers(1.5), []
     for look in range(1, 6):
-        found += stragglers.look({0: Figures(10 * look, 1.0, 0.0, 0.2), 1: Figures(10 * look, 1.0, 0.0, 0.6)})
+        found += stragglers.look({0: Figures(20 * look, 1.0, 0.0, 0.2), 1: Figures(20 * look, 1.0, 0.0, 0.6)})
     assert [one.rank for one in found] == [1]
 
 
 def test_sharded_layouts_are_judged_by_data_alone() -> None:
     stragglers, found = Stragglers(1.5), []
     for look in range(1, 6):
-        found += stragglers.look({r: Figures(10 * look, 1.0, 0.5 if r == 1 else 0.01) for r in range(3)})
+        found += stragglers.look({r: Figures(20 * look, 1.0, 0.5 if r == 1 else 0.01) for r in range(3)})
     assert [(one.rank, one.part) for one in found] == [(1, "waiting for data")]
 
 
 def test_zero_never_looks_and_steps_must_pass_between_looks() -> None:
     assert looks(Stragglers(0), 20, compute=9.0) == []
     stragglers = Stragglers(1.5)
-    slow = {0: Figures(10, 1.0, 0.0, 0.1), 1: Figures(10, 1.0, 0.0, 0.9)}
+    slow = {0: Figures(20, 1.0, 0.0, 0.1), 1: Figures(20, 1.0, 0.0, 0.9)}
     assert all(stragglers.look(slow) == [] for _ in range(10))
 
 

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_STEPS_BETWEEN_LOOKS = 10
-_LOOKS_TO_NAME = 3  # in a row; as many without it are a recovery
+_STEPS_BETWEEN_LOOKS = 20  # as many as the medians are taken over, so that no look sees a step of the one before
+_LOOKS_TO_NAME = 4  # in a row; as many without it are a recovery
 _SHARE_OF_STEP = 0.1  # less than this of a step is not worth a word
 
 
@@ -50,7 +50,7 @@ class Straggler:
 
 
 class Stragglers:
-    """Names a rank when it takes `factor` times the median of the others, in three looks in a row, and then not again
+    """Names a rank when it takes `factor` times the median of the others, in four looks in a row, and then not again
     before it has recovered."""
 
     def __init__(self, factor: float) -> None:
