@@ -197,6 +197,7 @@ def only_reason(ended: Ended, reason: str, *, traceback: bool) -> None:
     assert own.count("Traceback") == traceback, ended.output
     for noise in ("Connection closed", "Connection reset", "SIGTERM", "hang:", "Gloo"):
         assert noise not in own, ended.output
+    assert "saving after this step" not in ended.output, ended.output
     assert ended.lines[-1][0] - ended.lines[0][0] < 60
 
 

@@ -79,6 +79,13 @@ def test_sharded_layouts_are_judged_by_data_alone() -> None:
     assert [(one.rank, one.part) for one in found] == [(1, "waiting for data")]
 
 
+def test_what_is_a_small_share_of_a_step_is_not_worth_a_word() -> None:
+    stragglers = Stragglers(1.5)
+    for look in range(1, 10):
+        figures = {r: Figures(20 * look, 1.0, 0.05 if r == 1 else 0.01) for r in range(3)}
+        assert stragglers.look(figures) == []
+
+
 def test_zero_never_looks_and_steps_must_pass_between_looks() -> None:
     assert looks(Stragglers(0), 20, compute=9.0) == []
     stragglers = Stragglers(1.5)
