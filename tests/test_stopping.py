@@ -16,6 +16,8 @@ stop = StopRequest({grace})
 stop.install()
 if {guarded}:
     stop.guard()
+if {finishing}:
+    stop.finishing()
 print("ready", flush=True)
 deadline = time.monotonic() + 20
 while time.monotonic() < deadline:
@@ -26,8 +28,8 @@ while time.monotonic() < deadline:
 """
 
 
-def start(*, grace: float = 15.0, guarded: bool = True, heed: bool = False) -> subprocess.Popen:
-    code = CODE.format(grace=grace, guarded=guarded, heed=heed)
+def start(*, grace: float = 15.0, guarded: bool = True, heed: bool = False, finishing: bool = False):
+    code = CODE.format(grace=grace, guarded=guarded, heed=heed, finishing=finishing)
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -79,3 +81,14 @@ def test_before_training_there_is_nothing_to_wait_for() -> None:
     code, said, _ = end(process)
     assert code == 75
     assert "before there was anything to save" in said
+
+
+def test_after_the_last_step_the_model_is_finished_first() -> None:
+    process = start(grace=0.5, finishing=True)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(2.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    code, said, _ = end(process)
+    assert code == 75
+    assert "the last step is done, writing the model" in said

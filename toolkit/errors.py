@@ -7,9 +7,11 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
+BUG_EXIT_CODE = 1
 USER_ERROR_EXIT_CODE = 2
 NUMERICAL_ERROR_EXIT_CODE = 3
 HANG_EXIT_CODE = 4
@@ -18,6 +20,8 @@ STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again later
 # How long a rank that is not the main one waits before it prints its own error. The main process nearly always fails for
 # the same reason; it prints, exits, and the launcher ends the others before this runs out. So a reason is read once.
 _OTHER_RANKS_WAIT_SECONDS = 3.0
+# How long a process that fails may take to compare its reason with those of others before it prints and ends anyway.
+_AGREE_SECONDS = 12.0
 
 
 class UserError(ValueError):
@@ -32,31 +36,68 @@ class Stopped(Exception):
     """The run was asked to stop, saved its state and can be resumed."""
 
 
+class Witness(Protocol):
+    """Knows of the failures of all ranks; the watchdog brings one as soon as ranks can talk to each other."""
+
+    def tell(self, message: str, exit_code: int) -> bool:
+        """Tell the other ranks that this one fails. True when this process is the one to print the reason."""
+        ...
+
+    def printed(self) -> None:
+        """The reason is printed: the other ranks may end."""
+        ...
+
+    def failed_elsewhere(self) -> bool:
+        """True when another rank has failed, so that this process is ended within seconds."""
+        ...
+
+
+witness: Witness | None = None
+failing = False  # this process is on its way out, with a reason of its own
+
+
 def is_main_process() -> bool:
     """True for global rank 0, from the launcher's environment, so that it can be asked before torch is loaded."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def fail(message: str, exit_code: int) -> NoReturn:
-    """Print `message` to stderr, from one rank where they all fail alike, and end this process with `exit_code`.
+def ending() -> bool:
+    """True when this process fails, or is about to be ended because another rank has failed."""
+    return witness is not None and (failing or witness.failed_elsewhere())
 
-    `os._exit` is deliberate: an orderly exit of one rank would wait in the tear-down of a process group whose other
-    members are gone, or still inside a collective.
+
+def fail(message: str, exit_code: int, details: str = "") -> NoReturn:
+    """Print `details` and `message` to stderr, from the rank that failed first, and end this process with `exit_code`.
+
+    Where all ranks fail alike it is the main process that prints. `os._exit` is deliberate: an orderly exit of one rank
+    would wait in the tear-down of a process group whose other members are gone, or still inside a collective.
     """
-    if not is_main_process():
-        if threading.current_thread() is threading.main_thread():
-            # The launcher ends this process meanwhile; a handler that asks for a save must not stand in the way.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(_OTHER_RANKS_WAIT_SECONDS)
-        message = f"[rank {os.environ['RANK']}] {message}"
-    sys.stdout.flush()
-    print(message, file=sys.stderr, flush=True)
+    global failing
+    failing = True
+    text = details + (message if is_main_process() else f"[rank {os.environ['RANK']}] {message}")
+    if witness is None or exit_code == STOPPED_EXIT_CODE:
+        if not is_main_process():
+            if threading.current_thread() is threading.main_thread():
+                # The launcher ends this process meanwhile; a handler that asks for a save must not stand in the way.
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            time.sleep(_OTHER_RANKS_WAIT_SECONDS)
+        if is_main_process() or witness is None:  # with a witness, all ranks have agreed to stop
+            _print(text)
+        os._exit(exit_code)
+    # Others may be out of reach for ever; then this process says what it knows.
+    late = threading.Timer(_AGREE_SECONDS, _print_and_end, (text, exit_code))
+    late.daemon = True
+    late.start()
+    if witness.tell(message, exit_code):
+        late.cancel()
+        _print(text)
+        witness.printed()
     os._exit(exit_code)
 
 
 def exit_with_message(function: Callable[[], None]) -> None:
     """Run `function`; a user's mistake ends in exit code 2, a numerical abort in 3, a stop that was asked for in 75, each
-    with its message alone."""
+    with its message alone. Anything else is a bug: 1, with the traceback of the rank where it began."""
     try:
         function()
     except UserError as error:
@@ -64,6 +105,27 @@ def exit_with_message(function: Callable[[], None]) -> None:
     except NumericalError as error:
         fail(f"stopped: {error}", NUMERICAL_ERROR_EXIT_CODE)
     except Stopped as error:
-        if not is_main_process():
-            os._exit(STOPPED_EXIT_CODE)  # all ranks have agreed on it, one tells
         fail(f"stopped: {error}", STOPPED_EXIT_CODE)
+    except Exception as error:
+        if witness is None:
+            raise
+        summary = "".join(traceback.format_exception_only(error)).strip()
+        fail(f"failed: {summary}{_hint(summary)}", BUG_EXIT_CODE, traceback.format_exc())
+
+
+def _hint(summary: str) -> str:
+    """A rank that was killed can tell nothing; the first that others know of it is a broken connection."""
+    broken = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
+    if not any(sign in summary for sign in broken):
+        return ""
+    return "\nAnother process has ended without a word, as one does that is killed for memory: see dmesg and the exit codes"
+
+
+def _print(text: str) -> None:
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+def _print_and_end(text: str, exit_code: int) -> None:
+    _print(text)
+    os._exit(exit_code)

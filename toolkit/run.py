@@ -50,6 +50,7 @@ def fine_tune(
     be taken, Stopped when the process was asked to end and has saved.
     """
     config, layout, say = run.config, run.layout, run.say
+    run.beat("start")
     check_before_training(config, layout, model, tokenizer, data)
     for warning in layout.warnings():
         say(warning)
@@ -151,6 +152,7 @@ def _train(t: Training) -> dict[str, dict[str, float]]:
     def after_step(step: int, wished: Wishes) -> None:
         if step == 1 and watched:
             run.say(share_unchanged(layout, t.module, watched))
+        run.watch.step(step)
         agenda.after_step(step, wished)
 
     def restore(checkpoint: Checkpoint) -> int:

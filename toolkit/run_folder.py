@@ -158,7 +158,7 @@ def _files_of_run(path: Path) -> list[Path]:
     for checkpoint in find_checkpoints(path):
         listed += [checkpoint.path / file.name for file in checkpoint.files]
         listed += [checkpoint.path / MARKER] * bool(checkpoint.files)
-    listed += path.glob("logs/rank-*.txt")
+    listed += [*path.glob("logs/rank-*.txt"), *path.glob("logs/nccl-trace-rank-*")]
     return [file for file in listed if file.is_file() and file.resolve().is_relative_to(path.resolve())]
 
 

@@ -16,6 +16,7 @@ from toolkit.launcher import Launch
 from toolkit.layout import Layout, build_layout
 from toolkit.monitor.banner import note
 from toolkit.monitor.heartbeat import Heartbeat
+from toolkit.monitor.watchdog import Watchdog, record_collectives
 from toolkit.run_folder import RunFolder, claim, holds_run, take_over
 from toolkit.stopping import StopRequest
 
@@ -26,6 +27,7 @@ class Run:
 
     checkpoint: what it goes on from, None from the beginning. finished: it had ended before, there is nothing to do.
     say: prints a line, on the main process. beat: told where this process is. stop: set when it is asked to end.
+    watch: told of every optimizer step; ends a run that stands still.
     """
 
     config: RunConfig
@@ -36,6 +38,7 @@ class Run:
     say: Callable[[str], None]
     beat: Heartbeat
     stop: StopRequest
+    watch: Watchdog
 
 
 def start(config: RunConfig) -> Run:
@@ -44,6 +47,8 @@ def start(config: RunConfig) -> Run:
     """
     stop = StopRequest(config.watch.stop_grace_seconds)
     stop.install()
+    logs = RunFolder.of(config).logs
+    record_collectives(logs)
     layout = build_layout()
     say = note if layout.is_main else _silent
     folder, checkpoint, finished = layout.on_main(lambda: open_folder(config, layout.launch, say))
@@ -54,7 +59,9 @@ def start(config: RunConfig) -> Run:
             say("resume: no checkpoint is whole; the run starts from the beginning")
             layout.on_main(lambda: claim(config, layout.launch, replace=True))
         checkpoint = whole
-    return Run(config, layout, folder, checkpoint, finished, say, Heartbeat(), stop)
+    beat = Heartbeat()
+    watch = Watchdog(config.watch, layout, beat, logs, say).start()
+    return Run(config, layout, folder, checkpoint, finished, say, beat, stop, watch)
 
 
 def open_folder(

@@ -9,7 +9,7 @@ import threading
 import time
 from types import FrameType
 
-from toolkit.errors import STOPPED_EXIT_CODE, is_main_process
+from toolkit.errors import STOPPED_EXIT_CODE, ending, is_main_process
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _LOOK_SECONDS = 1.0
@@ -25,7 +25,7 @@ class StopRequest:
 
     def __init__(self, grace_seconds: float) -> None:
         self._grace, self._since = grace_seconds, 0.0
-        self._guarded = False
+        self._guarded = self._finishing = False
         self.reason: str | None = None
         self._parent = os.getppid()
 
@@ -40,6 +40,10 @@ class StopRequest:
         """From now on there is something to save."""
         self._guarded = True
 
+    def finishing(self) -> None:
+        """The last step is done and the model is being written: a request to stop has come too late to be heeded."""
+        self._finishing = True
+
     @property
     def requested(self) -> bool:
         """True once this process was asked to stop."""
@@ -49,6 +53,8 @@ class StopRequest:
         self._ask(signal.Signals(number).name)
 
     def _ask(self, reason: str) -> None:
+        if ending():
+            return  # torchrun passes on that a rank has failed: its reason is told, and there is no next step
         if not self._guarded:
             self._end(f"{reason}: ended before there was anything to save")
         if self.reason is not None:
@@ -57,10 +63,10 @@ class StopRequest:
                 self._end(f"{reason} after {self.reason}: ended at once, nothing saved")
             return
         self.reason, self._since = reason, time.monotonic()
-        if is_main_process():
-            print(
-                f"{reason}: saving after this step, then ending (within {self._grace:g} s)", file=sys.stderr, flush=True
-            )
+        if self._finishing:
+            self._say(f"{reason}: the last step is done, writing the model")
+            return
+        self._say(f"{reason}: saving after this step, then ending (within {self._grace:g} s)")
         timer = threading.Timer(
             self._grace, self._end, (f"{reason}: not saved within watch.stop_grace_seconds ({self._grace:g} s)",)
         )
@@ -68,9 +74,12 @@ class StopRequest:
         timer.start()
 
     def _end(self, message: str) -> None:
-        if is_main_process():
-            print(f"stopped: {message}", file=sys.stderr, flush=True)
+        self._say(f"stopped: {message}")
         os._exit(STOPPED_EXIT_CODE)
+
+    def _say(self, message: str) -> None:
+        if is_main_process():
+            print(message, file=sys.stderr, flush=True)
 
     def _look_after_launcher(self) -> None:
         while os.getppid() == self._parent:
