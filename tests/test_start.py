@@ -96,9 +96,14 @@ def test_a_finished_run_is_left_alone(run: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
-def test_a_finished_run_that_is_to_be_longer_goes_on(run: Path) -> None:
+def test_a_finished_run_that_is_to_be_longer_goes_on_if_that_is_allowed(run: Path) -> None:
     finish(run)
-    assert opened(run, train=TrainConfig(max_steps=80))[:2] == (20, False)
+    before = (run / "config.yaml").read_text()
+    longer = TrainConfig(max_steps=80)
+    with pytest.raises(UserError, match=r"train\.max_steps: None -> 80.*--allow_changes \[train\.max_steps\]"):
+        opened(run, train=longer)
+    assert (run / "config.yaml").read_text() == before
+    assert opened(run, train=longer, allow_changes=["train.max_steps"])[:2] == (20, False)
 
 
 def test_two_wishes_that_exclude_each_other(run: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.checkpoint.changes import config_changes
+from toolkit.checkpoint.changes import config_changes, refuse_unless_allowed
 from toolkit.checkpoint.folder import Checkpoint, find_checkpoints
 from toolkit.checkpoint.resume import named_checkpoint, newest_whole, set_later_aside, verified
 from toolkit.checkpoint.retention import remove_leftovers
@@ -77,6 +77,7 @@ def open_folder(
     folder = RunFolder.of(config)
     if config.resume != "auto":
         checkpoint = named_checkpoint(Path(config.resume))
+        _refuse_changes(config, checkpoint)
         if checkpoint.path.parent.resolve() != folder.path.resolve():
             return claim(config, launch), checkpoint, False
         remove_leftovers(folder.path)
@@ -95,7 +96,13 @@ def open_folder(
     if newest is None:
         say(f"resume: {folder.path} has no whole checkpoint; the run starts from the beginning")
         return claim(config, launch, replace=True), None, False
+    _refuse_changes(config, newest)
     return take_over(config, launch), newest, False
+
+
+def _refuse_changes(config: RunConfig, checkpoint: Checkpoint) -> None:
+    """Before anything in the folder is touched."""
+    refuse_unless_allowed(config_changes(checkpoint.record.get("config") or {}, config), config.allow_changes)
 
 
 def _refuse_private_disks(layout: Layout, folder: RunFolder) -> None:
