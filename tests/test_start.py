@@ -111,6 +111,11 @@ def test_two_wishes_that_exclude_each_other(run: Path) -> None:
         opened(run, overwrite=True)
 
 
+def test_true_is_answered_with_what_is_meant(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="auto goes on"):
+        opened(tmp_path / "run", "true")
+
+
 def test_a_folder_with_checkpoints_that_no_run_wrote_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "run", 20)
     with pytest.raises(UserError, match="has checkpoint-20 that no run wrote"):

@@ -13,6 +13,8 @@ from toolkit.layout import Layout
 
 def named_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint that the user named. Raises UserError when it is none, or not whole."""
+    if str(path).lower() in ("true", "yes"):
+        raise UserError("resume: true is not a choice; auto goes on with the run in output_dir if there is one")
     if not path.is_dir():
         raise UserError(f"resume: {path.absolute()} does not exist; give auto, never or a checkpoint's folder")
     checkpoint = open_checkpoint(path)
