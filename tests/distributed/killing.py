@@ -19,8 +19,16 @@ ROOT = Path(__file__).parents[2]
 class Started:
     """A run in the background, in a process group of its own; its output goes to a file."""
 
-    def __init__(self, folder: Path, arguments: list[str], layout: str | None, *flags: str, name: str = "run") -> None:
-        self.folder, self.log = folder, folder.with_name(f"{folder.name}.{name}.log")
+    def __init__(
+        self,
+        folder: Path,
+        arguments: list[str],
+        layout: str | None,
+        *flags: str,
+        name: str = "run",
+        logs: Path | None = None,
+    ) -> None:
+        self.folder, self.log = folder, (logs or folder.parent) / f"{folder.name}.{name}.log"
         launcher = ["-m", "accelerate.commands.launch", "--config_file", f"accelerate_configs/{layout}.yaml"]
         launcher += ["--main_process_port", "0", *flags]
         command = [sys.executable, *(launcher if layout else []), "recipes/sft.py", *arguments]

@@ -89,9 +89,9 @@ def test_no_room_for_even_one_is_said_before_the_first_step(disk) -> None:
     assert "step 1/12" not in run.output
 
 
-def test_a_read_only_folder_is_said_before_anything_is_read(disk) -> None:
+def test_a_read_only_folder_is_said_before_anything_is_read(disk, tmp_path: Path) -> None:
     folder = disk("ro") / "run"
-    run = Started(folder, recipe(), "ddp")
+    run = Started(folder, recipe(), "ddp", logs=tmp_path)
     assert run.ended(60) != 0
     assert run.output.count("error: output_dir: cannot write to") == 1, run.output
     assert "Read-only file system" in run.output
