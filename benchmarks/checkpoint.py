@@ -55,6 +55,52 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+def measure(layout: Layout, folder: Path, layers: int, rounds: int) -> tuple[dict[str, float], int]:
+    """Median seconds of every contestant, and the bytes of a checkpoint."""
+    module, optimizer = build(layout, layers)
+    times: dict[str, list[float]] = {}
+
+    def note(name: str, seconds: float) -> None:
+        times.setdefault(name, []).append(seconds)
+
+    def make_saver(kind: str) -> Saver:
+        def saved(step: int, seconds: float, stalled: float) -> None:
+            note(f"{kind} save", seconds)
+            note(f"{kind} stall", stalled)
+
+        (folder / kind).mkdir()
+        config = CheckpointConfig(asynchronous=kind == "asynchronous", keep_last=1)
+        return Saver(
+            layout, folder / kind, config, small_files=lambda path: None, saved=saved, beat=lambda *_: None, say=print
+        )
+
+    savers = {kind: make_saver(kind) for kind in ("synchronous", "asynchronous")}
+
+    def save(kind: str, number: int) -> None:
+        savers[kind].save(number, module, optimizer, {"step": number}, None)
+        savers[kind].finish()
+
+    def save_state(number: int) -> None:
+        shutil.rmtree(folder / "accelerate", ignore_errors=True)
+        os.sync()
+        seconds = timed(lambda: layout.accelerator.save_state(str(folder / "accelerate")))
+        note("save_state", seconds)
+        note("save_state, synced", seconds + timed(os.sync))
+
+    # The order moves on in each round: what comes first pays for memory that the others find ready.
+    contestants = [lambda n: save("synchronous", n), lambda n: save("asynchronous", n), save_state]
+    plain = layout.accelerator.unwrap_model(module)
+    for number in range(1, rounds + 1):
+        for contestant in (*contestants[number % 3 :], *contestants[: number % 3]):
+            os.sync()
+            contestant(number)
+        path = checkpoint_path(folder / "synchronous", number)
+        note("load", timed(lambda path=path: restore_tensors(path, plain, optimizer)))
+        note("load_state", timed(lambda: layout.accelerator.load_state(str(folder / "accelerate"))))
+    medians = {name: statistics.median(found) for name, found in times.items()}
+    return medians, sum(file.stat().st_size for file in path.iterdir())
+
+
 def main() -> None:
     """Save and load in turns, print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -62,64 +108,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where to write; default: the temporary folder")
     arguments = parser.parse_args()
-    layout = build_layout()
-    module, optimizer = build(layout, arguments.layers)
-    times: dict[str, list[float]] = {}
-
-    def note(name: str, seconds: float) -> None:
-        times.setdefault(name, []).append(seconds)
-
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
-        folder = Path(name)
-        savers = {
-            kind: Saver(
-                layout,
-                folder / kind,
-                CheckpointConfig(asynchronous=kind == "asynchronous", keep_last=1),
-                small_files=lambda path: None,
-                saved=lambda step, seconds, stalled, kind=kind: (
-                    note(f"{kind} save", seconds), note(f"{kind} stall", stalled)
-                ),
-                beat=lambda *_: None,
-                say=print,
-            )
-            for kind in ("synchronous", "asynchronous")
-        }  # fmt: skip
-
-        def save(kind: str, number: int) -> None:
-            (folder / kind).mkdir(exist_ok=True)
-            savers[kind].save(number, module, optimizer, {"step": number}, None)
-            savers[kind].finish()
-
-        def save_state(number: int) -> None:
-            shutil.rmtree(folder / "accelerate", ignore_errors=True)
-            os.sync()
-            seconds = timed(lambda: layout.accelerator.save_state(str(folder / "accelerate")))
-            note("save_state", seconds)
-            note("save_state, synced", seconds + timed(os.sync))
-
-        # The order moves on in each round: what comes first pays for memory that the others find ready.
-        contestants = [lambda n: save("synchronous", n), lambda n: save("asynchronous", n), save_state]
-        for number in range(1, arguments.rounds + 1):
-            for contestant in (*contestants[number % 3 :], *contestants[: number % 3]):
-                os.sync()
-                contestant(number)
-            path = checkpoint_path(folder / "synchronous", number)
-            plain = layout.accelerator.unwrap_model(module)
-            note("load", timed(lambda path=path, plain=plain: restore_tensors(path, plain, optimizer)))
-            note("load_state", timed(lambda: layout.accelerator.load_state(str(folder / "accelerate"))))
-        size = sum(file.stat().st_size for file in path.iterdir())
-    middle = {name: statistics.median(found) for name, found in times.items()}
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        middle, size = measure(build_layout(), Path(folder), arguments.layers, arguments.rounds)
     print(f"{size / 1e6:,.0f} MB, {arguments.rounds} rounds, medians")
     for name, seconds in middle.items():
         print(f"  {name:18} {seconds:6.2f} s")
-    ours = middle["synchronous save"]
-    print(
-        f"save: {ours / middle['save_state']:.2f} of save_state's time, {ours / middle['save_state, synced']:.2f} with a sync"
-    )
-    print(f"load: {middle['load'] / middle['load_state']:.2f} of load_state's time")
-    share = middle["asynchronous stall"] / middle["synchronous stall"]
-    print(f"stall of an asynchronous save: {share:.2f} of a synchronous one's")
+
+    def ratio(ours: str, theirs: str) -> str:
+        return f"{middle[ours] / middle[theirs]:.2f}"
+
+    save = "synchronous save"
+    print(f"save: {ratio(save, 'save_state')} of save_state's time, {ratio(save, 'save_state, synced')} with a sync")
+    print(f"load: {ratio('load', 'load_state')} of load_state's time")
+    print(f"stall of an asynchronous save: {ratio('asynchronous stall', 'synchronous stall')} of a synchronous one's")
 
 
 if __name__ == "__main__":

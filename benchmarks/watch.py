@@ -64,6 +64,8 @@ def main() -> None:
     watch = Watchdog(WatchConfig(), layout, beat, Path(tempfile.gettempdir()) / "watch-logs", nothing)
 
     def one(start: int, *, watched: bool) -> float:
+        """Processor seconds of one step."""
+
         def after(step: int, wished: Wishes) -> None:
             if watched:
                 watch.step(step)
