@@ -24,6 +24,7 @@ from toolkit.evaluation import evaluate_loss
 from toolkit.health import Health
 from toolkit.layout import Layout, build_layout
 from toolkit.loop import StepResult, Wishes, train
+from toolkit.loss_scale import LossScale
 from toolkit.monitor.heartbeat import Heartbeat
 from toolkit.objectives import ObjectiveModule, ObjectiveOutput
 from toolkit.objectives.causal_lm import CausalLanguageModeling
@@ -62,7 +63,8 @@ def run(layout, module, rows, capacity, *, batch=4, steps=1, max_grad_norm=0.0, 
     schedule = Schedule(peak, steps, 0, "constant")
     train(
         layout, module, optimizer, feed.steps(plan, 0, steps), schedule=schedule, max_grad_norm=max_grad_norm,
-        seed=0, health=Health(WatchConfig(), print), beat=Heartbeat(), record=results.append, wishes=Wishes,
+        seed=0, health=Health(WatchConfig(), print), loss_scale=LossScale(), say=print, beat=Heartbeat(),
+        record=results.append, wishes=Wishes,
         after_step=lambda step, wished: None,
     )  # fmt: skip
     return results
@@ -152,8 +154,8 @@ def test_a_non_finite_step_stops_before_its_update(layout) -> None:
     with pytest.raises(NumericalError, match=r"loss at step 3.*grad_norm nan.*rows \[4, 5\].*step 2") as stopped:
         train(
             layout, module, optimizer, feed.steps(plan, 0, 3), schedule=Schedule(0.1, 3, 0, "constant"),
-            max_grad_norm=1.0, seed=0, health=Health(WatchConfig(), print), beat=Heartbeat(), record=results.append,
-            wishes=Wishes, after_step=after_step,
+            max_grad_norm=1.0, seed=0, health=Health(WatchConfig(), print), loss_scale=LossScale(), say=print,
+            beat=Heartbeat(), record=results.append, wishes=Wishes, after_step=after_step,
         )  # fmt: skip
     assert "\n" not in str(stopped.value)
     assert math.isnan(results[2].loss)

@@ -95,4 +95,5 @@ def choose_attention(requested: str | None, device: torch.device) -> str:
     return "flash_attention_2" if device.type == "cuda" and is_flash_attn_2_available() else ISOLATED
 
 
-AttentionInterface.register(ISOLATED, isolated_attention)
+# Compiled blocks call it as it is: its loop over rows would be compiled anew for every set of lengths.
+AttentionInterface.register(ISOLATED, torch.compiler.disable(isolated_attention))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor import DTensor, Partial, Replicate
 
 # Squares are summed in fp32 within blocks of this many numbers and in fp64 across them. A plain fp32 sum over the 28
 # million numbers of one embedding is off by 1e-3 on CPUs, and by another amount when it is sharded.
@@ -32,7 +32,9 @@ def global_norm(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
         total = torch.stack(parts).sum()
         if example is not None:
             # What is sharded along a mesh dimension is summed over it; what is replicated counts once.
-            pieces = [Partial() if p.is_shard() else p for p in example.placements]
+            pieces = [Replicate() if p.is_replicate() else Partial() for p in example.placements]
+            # Offloaded gradients lie on the host, out of reach of the mesh's collectives.
+            total = total.to(example.device_mesh.device_type)
             total = DTensor.from_local(total, example.device_mesh, pieces, run_check=False).full_tensor()
         totals.append(total)
     return torch.stack(totals).sum().sqrt() if totals else torch.zeros(())

@@ -19,11 +19,16 @@ import yaml
 from toolkit.errors import UserError
 
 # Sections of an accelerate config whose keys accelerate does not check itself.
-_UNCHECKED_SECTIONS = {"fsdp_config": "fsdp_", "parallelism_config": "parallelism_config_"}
-_ACCUMULATION = (
-    "gradient_accumulation_steps in {where}: accumulation is derived from train.global_batch_size, the number of "
-    "devices and train.micro_batch_size or train.max_tokens_per_micro_batch; remove it there"
-)
+_UNCHECKED_SECTIONS = {
+    "fsdp_config": "fsdp_",
+    "parallelism_config": "parallelism_config_",
+    "dynamo_config": "dynamo_",
+}
+# Keys in those sections that the toolkit reads from the file itself; accelerate passes them over.
+_OWN_KEYS = {
+    "parallelism_config": ("gradient_accumulation_steps", "ddp_comm_hook", "ddp_comm_state_option"),
+    "fsdp_config": ("gradient_accumulation_steps",),
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,11 @@ class Launch:
     @property
     def requested_processes(self) -> int:
         """Processes that were asked for: the flag, else the file, else one."""
-        return int(_flag(self.command, "num_processes") or self.settings.get("num_processes") or 1)
+        return int(self.flag("num_processes") or self.settings.get("num_processes") or 1)
+
+    def flag(self, name: str) -> str | None:
+        """Value of a flag on the launcher's command line, None where it was not given."""
+        return _flag(self.command, name)
 
 
 def read_launch() -> Launch:
@@ -60,10 +69,6 @@ def read_launch() -> Launch:
         file = None
     if file is not None:
         _check_sections(file, settings)
-    if _flag(command, "gradient_accumulation_steps"):
-        raise UserError(_ACCUMULATION.format(where="the accelerate launch command"))
-    if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
-        raise UserError(_ACCUMULATION.format(where="the environment (ACCELERATE_GRADIENT_ACCUMULATION_STEPS)"))
     chose = "OMP_NUM_THREADS" in environment or _flag(command, "num_cpu_threads_per_process") is not None
     return Launch(tuple(command), file, settings, chose)
 
@@ -115,15 +120,13 @@ def _check_sections(file: Path, settings: dict[str, Any]) -> None:
     from accelerate.commands.launch import launch_command_parser
 
     known = {action.dest for action in launch_command_parser()._actions}
-    for section in ("deepspeed_config", *_UNCHECKED_SECTIONS):
-        if "gradient_accumulation_steps" in (settings.get(section) or {}):
-            raise UserError(_ACCUMULATION.format(where=f"{file} ({section})"))
     for section, prefix in _UNCHECKED_SECTIONS.items():
-        allowed = sorted(name for name in known if name.startswith(prefix))
+        own = _OWN_KEYS.get(section, ())
+        allowed = sorted([*(name for name in known if name.startswith(prefix)), *own])
         for key in settings.get(section) or {}:
-            # accelerate lets fsdp_config leave the prefix out.
-            spelled = key if key.startswith(prefix) else prefix + key
+            # accelerate lets some sections leave the prefix out.
+            spelled = key if key.startswith(prefix) or key in own else prefix + key
             if spelled not in allowed:
-                near = difflib.get_close_matches(spelled, allowed, n=1)
+                near = difflib.get_close_matches(key, allowed, n=1) or difflib.get_close_matches(spelled, allowed, n=1)
                 hint = f", did you mean {near[0]}?" if near else f"; known: {', '.join(allowed)}"
                 raise UserError(f"{file}: unknown key {key} in {section}, accelerate would ignore it{hint}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -13,9 +13,11 @@ import psutil
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.utils import DistributedType
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
 from toolkit.errors import UserError
 from toolkit.launcher import Launch, read_launch
+from toolkit.parallel.choices import Choices, read_choices
 
 T = TypeVar("T")
 
@@ -28,6 +30,7 @@ class Layout:
 
     dp_rank, dp_size: this process's place among those that read different rows. Always use them for data, never the
     global rank: processes that share a model shard by tensor or context parallelism read the same rows.
+    choices: what the layout file decides besides.
     """
 
     accelerator: Accelerator
@@ -35,6 +38,7 @@ class Layout:
     name: str
     dp_rank: int
     dp_size: int
+    choices: Choices = field(default_factory=Choices)
 
     @property
     def device(self) -> torch.device:
@@ -53,8 +57,18 @@ class Layout:
 
     @property
     def mixed_precision(self) -> str:
-        """'no' or 'bf16', as the accelerate config says."""
-        return str(self.accelerator.mixed_precision)
+        """'no', 'bf16' or 'fp16', as the accelerate config says."""
+        return self.choices.mixed_precision
+
+    @property
+    def speaks(self) -> bool:
+        """True on the one process of those that compute the same: its figures count."""
+        return self.accelerator.process_index % self.choices.tensor == 0
+
+    @property
+    def averaged_over(self) -> int:
+        """Processes over which the wrapper averages gradients: those with rows or positions of their own."""
+        return self.dp_size * self.choices.context
 
     def describe(self) -> str:
         """One line for people: name, processes, device, precision."""
@@ -64,20 +78,32 @@ class Layout:
         return f"{self.name}, {processes} {plural} on {self.device.type}, data-parallel size {self.dp_size}{file}"
 
     def warnings(self) -> list[str]:
-        """What works but is not what anybody wants."""
+        """What works but is not what everybody wants."""
+        found = []
+        if self.choices.comm_hook.endswith("power_sgd"):
+            found.append(
+                "warning: PowerSGD keeps what it left out of each gradient on its rank, which no checkpoint holds: a resumed "
+                "run does not follow the same curve to the bit"
+            )
         if self.mixed_precision == "bf16" and self.device.type == "cpu" and not cpu_has_bf16():
-            return [
+            found.append(
                 "warning: this CPU has no bf16 instructions, so bf16 is many times slower than fp32 here; "
                 "use --mixed_precision no"
-            ]
-        return []
+            )
+        return found
 
-    def sum(self, *values: torch.Tensor | float) -> list[torch.Tensor]:
-        """Sums of scalars over all data-parallel ranks, in one collective, as float64 [] tensors on the device."""
+    def sum(self, *values: torch.Tensor | float, votes: Sequence[float] = ()) -> list[torch.Tensor]:
+        """Sums of scalars over all ranks, in one collective, as float64 [] tensors on the device.
+
+        Of `values`, which processes that share a model shard have alike, each is counted once; `votes` are each process's
+        own.
+        """
         # MPS has no float64; everywhere else it keeps token counts and loss sums exact.
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
-        stacked = torch.stack([torch.as_tensor(v, dtype=dtype, device=self.device) for v in values])
-        if self.dp_size > 1:
+        stacked = torch.stack([torch.as_tensor(v, dtype=dtype, device=self.device) for v in (*values, *votes)])
+        if self.accelerator.num_processes > 1:
+            if not self.speaks:
+                stacked[: len(values)] = 0.0
             torch.distributed.all_reduce(stacked)
         return list(stacked)
 
@@ -149,19 +175,48 @@ def build_layout() -> Layout:
     if not torch.accelerator.is_available():
         _let_cpus_stand_in_for_accelerators()
         _use_all_cores(launch)
-    ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
-    _refuse_unsupported()
-    accelerator = Accelerator(kwargs_handlers=[ddp])
-    processes = accelerator.num_processes
-    layout = Layout(accelerator, launch, _name(accelerator), accelerator.process_index, processes)
+    choices = read_choices(launch)
+    accelerator = _accelerator(choices)
+    together = choices.tensor * choices.context  # processes that read the same rows
+    layout = Layout(
+        accelerator,
+        launch,
+        _name(accelerator, choices),
+        accelerator.process_index // together,
+        accelerator.num_processes // together,
+        choices,
+    )
     _check_together(layout)
-    if layout.is_fsdp and layout.mixed_precision == "bf16":
-        from torch.distributed.fsdp import MixedPrecisionPolicy
-
-        # accelerate's own policy also reduces gradients and returns the loss in bf16, which changes the maths.
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        accelerator.state.fsdp_plugin.mixed_precision_policy = policy
+    if layout.is_fsdp:
+        _correct_fsdp(accelerator, choices)
     return layout
+
+
+def _correct_fsdp(accelerator: Accelerator, choices: Choices) -> None:
+    plugin = accelerator.state.fsdp_plugin
+    if choices.mixed_precision == "bf16":
+        # accelerate's own policy also reduces gradients and returns the loss in bf16, which changes the maths.
+        plugin.mixed_precision_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    if isinstance(plugin.cpu_offload, CPUOffloadPolicy) and not torch.accelerator.is_available():
+        # Pinned memory is what an accelerator copies from.
+        plugin.cpu_offload = CPUOffloadPolicy(pin_memory=False)
+
+
+def _accelerator(choices: Choices) -> Accelerator:
+    """The Accelerator, without those tasks that the toolkit does itself: see `parallel` and `loss_scale`."""
+    ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
+    # The loop owns accumulation, in place recompiling and recomputing keep the names of parameters and the random state.
+    for name in ("GRADIENT_ACCUMULATION_STEPS", "DYNAMO_BACKEND"):
+        os.environ.pop(f"ACCELERATE_{name}", None)
+    os.environ.pop("FSDP_ACTIVATION_CHECKPOINTING", None)
+    sizes = [os.environ.get(f"PARALLELISM_CONFIG_{key}_SIZE", "1") for key in ("DP_REPLICATE", "DP_SHARD", "CP")]
+    if choices.tensor > 1 or set(sizes) == {"1"}:
+        # Without sizes the section holds our keys only, and accelerate could not make a mesh of it; with tensor parallelism
+        # the mesh is that of transformers, which shards the model while it loads.
+        os.environ.pop("ACCELERATE_USE_PARALLELISM_CONFIG", None)
+    # fp16: accelerate's scaler loses a batch at each overflow and does not run on CPUs, so autocast and scale are ours.
+    precision = "no" if choices.mixed_precision == "fp16" else choices.mixed_precision
+    return Accelerator(mixed_precision=precision, kwargs_handlers=[ddp])
 
 
 def cpu_has_bf16() -> bool:
@@ -208,48 +263,17 @@ def _refuse_strangers(launch: Launch) -> None:
         )
 
 
-def _refuse_unsupported() -> None:
-    environment = os.environ
-    if environment.get("ACCELERATE_MIXED_PRECISION", "no") not in ("no", "bf16"):
-        asked = environment["ACCELERATE_MIXED_PRECISION"]
-        raise UserError(f"mixed_precision: {asked} is not supported; use bf16 or no in the accelerate config")
-    for kind in ("DEEPSPEED", "MEGATRON_LM"):
-        if environment.get(f"ACCELERATE_USE_{kind}", "false") == "true":
-            raise UserError(
-                f"{kind.lower()} is not supported; choose a file in accelerate_configs/ (fsdp2.yaml shards)"
-            )
-    if environment.get("ACCELERATE_USE_FSDP", "false") == "true" and environment.get("FSDP_VERSION", "1") != "2":
-        raise UserError(
-            "fsdp_config.fsdp_version: 1 is not supported; set it to 2, as in accelerate_configs/fsdp2.yaml"
-        )
-    if environment.get("FSDP_ACTIVATION_CHECKPOINTING", "false") == "true":
-        # accelerate's version recomputes without restoring the random state, which is wrong with dropout.
-        raise UserError(
-            "fsdp_config.fsdp_activation_checkpointing: use model.gradient_checkpointing in the recipe instead"
-        )
-    sizes = {k: environment.get(f"PARALLELISM_CONFIG_{k}_SIZE", "1") for k in ("TP", "CP", "SP")}
-    for kind, size in sizes.items():
-        if size != "1":
-            raise UserError(f"parallelism_config_{kind.lower()}_size: {size} is not supported; set it to 1")
-    world = int(environment.get("WORLD_SIZE", "1"))
-    if environment.get("ACCELERATE_USE_PARALLELISM_CONFIG", "false") == "true":
-        replicas, shards = (
-            int(environment.get(f"PARALLELISM_CONFIG_DP_{k}_SIZE", "1")) for k in ("REPLICATE", "SHARD")
-        )
-        if replicas * shards != world:
-            raise UserError(
-                f"parallelism_config: dp_replicate_size {replicas} x dp_shard_size {shards} is {replicas * shards}, "
-                f"but num_processes is {world}; make them equal (flags: --parallelism_config_dp_replicate_size, ..._shard_size)"
-            )
-
-
-def _name(accelerator: Accelerator) -> str:
-    parallelism = accelerator.parallelism_config
-    if accelerator.distributed_type == DistributedType.FSDP:
-        if parallelism is not None and parallelism.dp_replicate_size > 1:
-            return f"HSDP {parallelism.dp_replicate_size} replicas x {parallelism.dp_shard_size} shards"
-        return "FSDP2"
-    return "DDP" if accelerator.num_processes > 1 else "single"
+def _name(accelerator: Accelerator, choices: Choices) -> str:
+    if accelerator.distributed_type != DistributedType.FSDP:
+        return "DDP" if accelerator.num_processes > 1 else "single"
+    name = "FSDP2"
+    if choices.replicate > 1:
+        name = f"HSDP {choices.replicate} replicas x {choices.shard} shards"
+    if choices.tensor > 1:
+        name += f" x tensor parallel {choices.tensor}"
+    if choices.context > 1:
+        name += f" x context parallel {choices.context}"
+    return name
 
 
 def _check_together(layout: Layout) -> None:
@@ -258,7 +282,7 @@ def _check_together(layout: Layout) -> None:
     kind = layout.accelerator.distributed_type
     if kind not in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.FSDP):
         raise UserError(f"distributed type {kind.value} is not supported; choose a file in accelerate_configs/")
-    together = int(layout.sum(1.0)[0].item())
+    together = int(layout.sum(votes=[1.0])[0].item())
     if together != world:
         raise UserError(
             f"{world} processes were started but {together} train together; use a file in accelerate_configs/ "

@@ -12,6 +12,7 @@ import torch
 from toolkit.gradients import global_norm, scale_gradients
 from toolkit.health import Health
 from toolkit.layout import Layout
+from toolkit.loss_scale import LossScale
 from toolkit.monitor.heartbeat import Beat
 from toolkit.optim import Schedule, set_learning_rate
 from toolkit.steps import Step
@@ -61,13 +62,15 @@ def train(
     max_grad_norm: float,
     seed: int,
     health: Health,
+    loss_scale: LossScale,
     beat: Beat,
+    say: Callable[[str], None],
     record: Callable[[StepResult], None],
     wishes: Callable[[], Wishes],
     after_step: Callable[[int, Wishes], None],
 ) -> None:
     """Run the optimizer steps. `record` gets each step's result, then `after_step` (evaluate, save, stop) its number and
-    what any rank wished for. `beat` is told where this rank is.
+    what any rank wished for. `beat` is told where this rank is, `say` prints a line.
 
     The gradient is that of (sum of losses) / (sum of weights) over the whole global batch, however many ranks and
     micro-batches it was cut into. A step that `health` objects to is not taken. Raises NumericalError before an update
@@ -82,35 +85,29 @@ def train(
         started = time.perf_counter()
         learning_rate = schedule(step.index)
         set_learning_rate(optimizer, learning_rate)
-        # Dropout is a function of (seed, step, rank), so that a resumed run draws what the uninterrupted one drew.
-        torch.manual_seed((seed * 1_000_003 + step.index) * 65_537 + layout.dp_rank)
-
-        sums = torch.zeros(2, dtype=torch.float64, device=layout.device)  # loss, weight
-        tokens = label_tokens = 0
-        for number, batch in enumerate(step.micro_batches):
-            with layout.micro_batch(module, last=number == len(step.micro_batches) - 1):
-                beat("forward", step.index + 1, number + 1)
-                output = module(batch.to(layout.device))
-                beat("backward", step.index + 1, number + 1)
-                layout.accelerator.backward(output.loss_sum)
-            sums += torch.stack([output.loss_sum.detach(), output.weight]).to(sums)
-            tokens, label_tokens = tokens + batch.tokens, label_tokens + batch.label_tokens
-
-        # The one small collective of a step besides the gradients, and its one wait for the device.
-        beat("reduce", step.index + 1)
-        loss_sum, weight, *counts = layout.sum(sums[0], sums[1], tokens, label_tokens, *wishes())
-        norm = global_norm(parameters)
-        totals = torch.stack([loss_sum, weight, norm.to(loss_sum), *counts]).tolist()
-        all_tokens, all_labels, wished = int(totals[3]), int(totals[4]), Wishes(*totals[5:])
+        while True:
+            # Dropout is a function of (seed, step, rank), so that a resumed run draws what the uninterrupted one drew.
+            torch.manual_seed((seed * 1_000_003 + step.index) * 65_537 + layout.dp_rank)
+            sums = _forward_backward(layout, module, step, loss_scale.value, beat)
+            # The one small collective of a step besides the gradients, and its one wait for the device.
+            beat("reduce", step.index + 1)
+            loss_sum, weight, tokens, labels, *votes = layout.sum(*sums, votes=wishes())
+            norm = global_norm(parameters)
+            totals = torch.stack([loss_sum, weight, norm.to(loss_sum), tokens, labels, *votes]).tolist()
+            all_tokens, all_labels, wished = int(totals[3]), int(totals[4]), Wishes(*totals[5:])
+            # The wrapper averaged over ranks what must be summed over ranks and divided by the weight.
+            scale = layout.averaged_over / totals[1] / loss_scale.value if totals[1] else 0.0
+            loss, grad_norm = (totals[0] / totals[1] if totals[1] else 0.0), totals[2] * scale
+            if not loss_scale.overflowed(loss, grad_norm, say):
+                break
+            optimizer.zero_grad(set_to_none=True)
         beat("update", step.index + 1)
-        # The wrapper averaged over ranks what must be summed over ranks and divided by the weight.
-        scale = layout.dp_size / totals[1] if totals[1] else 0.0
-        loss, grad_norm = (totals[0] / totals[1] if totals[1] else 0.0), totals[2] * scale
         objection = health.objection(loss, grad_norm)
         if objection is None and totals[1]:
             clip = min(1.0, max_grad_norm / (grad_norm + 1e-6)) if max_grad_norm else 1.0
             scale_gradients(parameters, scale * clip)
             optimizer.step()
+            loss_scale.good()
         optimizer.zero_grad(set_to_none=True)
 
         now = time.perf_counter()
@@ -121,3 +118,20 @@ def train(
         after_step(step.index + 1, wished)
         asked = time.perf_counter()
         beat("data", step.index + 2)
+
+
+def _forward_backward(
+    layout: Layout, module: torch.nn.Module, step: Step, loss_scale: float, beat: Beat
+) -> tuple[torch.Tensor, torch.Tensor, int, int]:
+    """Gradients of the micro-batches of this rank, added up; returns loss sum, weight, tokens and labelled tokens."""
+    sums = torch.zeros(2, dtype=torch.float64, device=layout.device)  # loss, weight
+    tokens = label_tokens = 0
+    for number, batch in enumerate(step.micro_batches):
+        with layout.micro_batch(module, last=number == len(step.micro_batches) - 1):
+            beat("forward", step.index + 1, number + 1)
+            output = module(batch.to(layout.device))
+            beat("backward", step.index + 1, number + 1)
+            layout.accelerator.backward(output.loss_sum * loss_scale)
+        sums += torch.stack([output.loss_sum.detach(), output.weight]).to(sums)
+        tokens, label_tokens = tokens + batch.tokens, label_tokens + batch.label_tokens
+    return sums[0], sums[1], tokens, label_tokens

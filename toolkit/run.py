@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,16 @@ from toolkit.export import export_model, save_description, set_turn_end
 from toolkit.health import BadStep, Health
 from toolkit.layout import Layout
 from toolkit.loop import Wishes, train
+from toolkit.loss_scale import LossScale
 from toolkit.monitor.banner import print_table
 from toolkit.monitor.decisions import decisions
 from toolkit.monitor.precision import share_unchanged, snapshot
 from toolkit.monitor.progress import ProgressLog, logged
 from toolkit.objectives import Objective, ObjectiveModule
-from toolkit.optim import Schedule, build_optimizer, build_schedule
+from toolkit.optim import Schedule, build_schedule
+from toolkit.parallel.spread import spread
 from toolkit.start import Run
-from toolkit.steps import Feed, StreamFeed, device_capacity
+from toolkit.steps import Feed, StreamFeed, chosen_capacity, device_capacity
 
 
 def fine_tune(
@@ -64,9 +66,7 @@ def fine_tune(
     feed, capacity_said = _train_feed(config, layout, model, tokenizer, data)
     eval_feed = None if data.eval is None else _feed(config, layout, model, tokenizer, data.eval)[0]
 
-    module = ObjectiveModule(model, objective)
-    optimizer = build_optimizer(module, config.train)
-    module, optimizer = layout.accelerator.prepare(module, optimizer)
+    module, optimizer = spread(layout, model, objective, config.train)
     described = describe(run, data, total_steps)
     if run.checkpoint is not None:
         tell_changes(run, described)
@@ -99,7 +99,7 @@ class Training:
     """Everything that the steps of a run need, prepared."""
 
     run: Run
-    module: torch.nn.Module
+    module: ObjectiveModule
     optimizer: torch.optim.Optimizer
     plan: BatchPlan
     feed: Feed | StreamFeed
@@ -114,7 +114,7 @@ class Training:
 def _train(t: Training) -> dict[str, dict[str, float]]:
     """The steps, from the beginning or from a checkpoint, with evaluations and checkpoints between them."""
     run, config, layout, total_steps = t.run, t.run.config, t.run.layout, t.schedule.total_steps
-    health = Health(config.watch, run.say)
+    health, loss_scale = Health(config.watch, run.say), LossScale.starting_at(layout.choices.start_loss_scale)
     evaluations: dict[str, dict[str, float]] = {}
     watched = snapshot(t.module)
 
@@ -127,6 +127,7 @@ def _train(t: Training) -> dict[str, dict[str, float]]:
 
     def save(step: int) -> None:
         record = t.described | {"step": step, "best": agenda.best, "health": health.state()}
+        record["loss_scale"] = loss_scale.state()
         saver.save(step, t.module, t.optimizer, record, agenda.best_step)
 
     saver = Saver(
@@ -159,6 +160,7 @@ def _train(t: Training) -> dict[str, dict[str, float]]:
         run.beat("restore", checkpoint.step)
         restore_tensors(checkpoint.path, layout.accelerator.unwrap_model(t.module), t.optimizer)
         health.restore(checkpoint.record.get("health") or {})
+        loss_scale.restore(checkpoint.record.get("loss_scale") or {})
         agenda.best = checkpoint.record.get("best")
         return checkpoint.step
 
@@ -183,7 +185,9 @@ def _train(t: Training) -> dict[str, dict[str, float]]:
                 max_grad_norm=config.train.max_grad_norm,
                 seed=config.seed,
                 health=health,
+                loss_scale=loss_scale,
                 beat=run.beat,
+                say=run.say,
                 record=t.log.step,
                 wishes=agenda.wishes,
                 after_step=after_step,
@@ -270,9 +274,15 @@ def _train_feed(
     config: RunConfig, layout: Layout, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData
 ) -> tuple[Feed | StreamFeed, str]:
     if data.stream is None:
-        return _feed(config, layout, model, tokenizer, data.train)
+        derived, said = _feed(config, layout, model, tokenizer, data.train)
+        if layout.choices.accumulation is None:
+            return derived, said
+        capacity, said = chosen_capacity(config.train, layout.choices, layout.dp_size, derived.capacity)
+        return replace(derived, capacity=capacity), said
     hidden_size = model.config.get_text_config().hidden_size
     capacity, said = device_capacity(config.train, config.data.max_length, hidden_size, layout.device.type)
+    if layout.choices.accumulation is not None:
+        capacity, said = chosen_capacity(config.train, layout.choices, layout.dp_size, capacity)
     feed = StreamFeed(
         data.stream,
         config.train.global_batch_size,

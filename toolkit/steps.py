@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from toolkit.data.split import Capacity, split
 from toolkit.data.stream import RowStream
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
+from toolkit.parallel.choices import Choices
 
 # What one device is given at once when the recipe does not say: enough tokens to keep it busy, few enough for a laptop.
 _ACCELERATOR_TOKENS = 4096
@@ -117,3 +118,29 @@ def device_capacity(config: TrainConfig, longest: int, hidden_size: int, device_
         parts = [f"{tokens} tokens" if tokens else "", f"{limit} rows" if limit else ""]
         said = "at most " + " and ".join(filter(None, parts))
     return Capacity(tokens, limit, padded=not config.padding_free, quadratic=12.0 * hidden_size), said
+
+
+def chosen_capacity(config: TrainConfig, choices: Choices, dp_size: int, derived: Capacity) -> tuple[Capacity, str]:
+    """As many micro-batches as the layout file asks for, in place of those that were `derived`, and who said so.
+
+    The global batch stays the recipe's. Raises UserError where the recipe says how to cut it too, and says otherwise.
+    """
+    count, source, rows = choices.accumulation, choices.accumulation_source, config.global_batch_size
+    assert count is not None
+    if config.max_tokens_per_micro_batch is not None:
+        raise UserError(
+            f"{source} is {count} and train.max_tokens_per_micro_batch is {config.max_tokens_per_micro_batch}: both decide "
+            "how a global batch is cut; keep one"
+        )
+    size = config.micro_batch_size
+    if size is not None and size * dp_size * count != rows:
+        raise UserError(
+            f"{source} is {count} and train.micro_batch_size is {size}: on {dp_size} devices that is a global batch of "
+            f"{size * dp_size * count} rows, but train.global_batch_size is {rows}; remove one of the three"
+        )
+    if count * dp_size > rows:
+        raise UserError(
+            f"{source} is {count}: on {dp_size} devices that is {count * dp_size} micro-batches, but "
+            f"train.global_batch_size is {rows} rows; lower it"
+        )
+    return replace(derived, max_tokens=None, max_rows=None, micro_batches=count), f"what {source} leaves to it"

@@ -17,12 +17,14 @@ class Capacity:
     max_rows: rows of a micro-batch; None for no limit.
     quadratic: row length at which attention costs as much as everything else. A layer spends about 24 hidden^2
         multiply-adds per token outside attention and 2 length hidden inside (causal), so 12 x hidden size.
+    micro_batches: cut into exactly this many per device, whatever they hold; None for the least that fits.
     """
 
     max_tokens: int | None
     max_rows: int | None
     padded: bool = False
     quadratic: float = math.inf
+    micro_batches: int | None = None
 
     def work(self, lengths: np.ndarray) -> np.ndarray:
         """Relative compute of rows of these lengths."""
@@ -54,12 +56,12 @@ def split(row_ids: np.ndarray, lengths: np.ndarray, slots: int, capacity: Capaci
     """Cut a global batch into micro-batches, as `result[slot][micro_batch] -> row ids`.
 
     row_ids, lengths: [rows] of the global batch. Every slot (data-parallel rank) gets the same number of micro-batches,
-    the least that fits; some may be empty (fillers). Work is balanced within each round of micro-batches, where sharded
+    the least that fits if `capacity` does not say how many; some may be empty (fillers). Work is balanced within each round of micro-batches, where sharded
     layouts wait for each other, and in total. The first round is the heaviest, so that memory runs out at once or never.
     """
     order = np.argsort(-lengths, kind="stable")
     work = capacity.work(lengths)
-    rounds = _least_rounds(lengths, slots, capacity)
+    rounds = capacity.micro_batches or _least_rounds(lengths, slots, capacity)
     while (bins := _pack(order, lengths, work, slots * rounds, capacity)) is None:
         rounds += 1
     bins.sort(key=lambda b: -b.work)

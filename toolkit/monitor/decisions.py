@@ -31,7 +31,8 @@ def decisions(
     if isinstance(feed, Feed):
         micro_batches = len(feed.micro_batches(plan.row_ids(0)))
         accumulation = f"{micro_batches} micro-batches per device in the first step"
-        accumulation += f" ({micro_batches * layout.dp_size} in all), derived"
+        chosen = layout.choices.accumulation is not None
+        accumulation += f" ({micro_batches * layout.dp_size} in all), {'chosen by the layout' if chosen else 'derived'}"
     scaled = config.train.learning_rate_scaling
     return {
         "model": f"{config.model.name_or_path}, {trainable:,} of {everything:,} parameters trainable",

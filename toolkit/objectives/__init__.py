@@ -42,16 +42,21 @@ class ObjectiveModule(torch.nn.Module):
     The loss belongs inside the wrapped forward: there FSDP has the vocabulary matrix gathered, and autocast is on.
     """
 
-    def __init__(self, model: PreTrainedModel, objective: Objective) -> None:
+    def __init__(self, model: PreTrainedModel, objective: Objective, autocast: torch.dtype | None = None) -> None:
         super().__init__()
         self.model = model
         self.objective = objective
+        # None where the layout's wrapper brings its own.
+        self.autocast = autocast
         # What accelerate looks for on a model that it shards layer by layer.
         self._no_split_modules = model._no_split_modules
 
     def forward(self, batch: MicroBatch) -> ObjectiveOutput:
         """See `ObjectiveOutput`."""
-        return self.objective(self.model, batch)
+        if self.autocast is None:
+            return self.objective(self.model, batch)
+        with torch.autocast(batch.input_ids.device.type, self.autocast):
+            return self.objective(self.model, batch)
 
     def tie_weights(self) -> None:
         """Tie embeddings and head again after parameters were replaced."""

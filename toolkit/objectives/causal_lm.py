@@ -126,8 +126,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        scale = grad_outputs[0]
-        grads = [None if grad is None else grad.mul_(scale.to(grad.dtype)) for grad in ctx.grads]
+        # Not in the gradient's own dtype: a loss scale of 2^16 is infinite in fp16.
+        grads = [None if grad is None else grad.mul_(grad_outputs[0]) for grad in ctx.grads]
         ctx.grads = None
         return *grads, None, None, None, None
 

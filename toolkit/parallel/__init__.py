@@ -1,0 +1,1 @@
+"""How one model is spread over processes: what a layout file chooses, and the kinds of sharding that are ours."""

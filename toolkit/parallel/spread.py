@@ -1,0 +1,31 @@
+"""From a model on the host to the module and the optimizer that the loop trains, spread as the layout says."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from transformers import PreTrainedModel
+
+from toolkit.config import TrainConfig
+from toolkit.layout import Layout
+from toolkit.objectives import Objective, ObjectiveModule
+from toolkit.optim import build_optimizer
+from toolkit.parallel.blocks import compile_blocks, recompute_activations
+from toolkit.parallel.compression import compress_gradients
+
+
+def spread(
+    layout: Layout, model: PreTrainedModel, objective: Objective, config: TrainConfig
+) -> tuple[ObjectiveModule, torch.optim.Optimizer]:
+    """The wrapped module (DDP, FSDP2, ...) and the optimizer over its trainable parameters."""
+    choices = layout.choices
+    if choices.activation_checkpointing:
+        recompute_activations(model)
+    if choices.compile_backend is not None:
+        compile_blocks(model, choices.compile_backend, choices.compile_mode)
+    module = ObjectiveModule(model, objective, autocast=torch.float16 if choices.mixed_precision == "fp16" else None)
+    optimizer = build_optimizer(module, config)
+    wrapped, optimizer = layout.accelerator.prepare(module, optimizer)
+    if choices.comm_hook != "no" and isinstance(wrapped, DistributedDataParallel):
+        compress_gradients(wrapped, choices)
+    return wrapped, optimizer
