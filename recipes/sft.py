@@ -40,6 +40,7 @@ def main() -> None:
     from toolkit.monitor.preparation import PreparationProgress
     from toolkit.monitor.summary import report
     from toolkit.objectives.causal_lm import CausalLanguageModeling
+    from toolkit.parallel.tensor import distributed_config
     from toolkit.run import fine_tune
     from toolkit.start import start
 
@@ -60,9 +61,10 @@ def main() -> None:
             max_steps=config.train.max_steps,
         )
 
-    model = load_model(config.model, seed=config.seed)
-    tokens = config.generate_max_tokens
+    model, tokens = load_model(config.model, seed=config.seed), config.generate_max_tokens
     before = answer(run.layout, model, tokenizer, data.prompts, max_new_tokens=tokens, beat=run.beat)
+    if (mesh := distributed_config(run.layout.choices)) is not None:
+        model = load_model(config.model, seed=config.seed, sharded=mesh)
     evaluations = fine_tune(run, model, tokenizer, data, CausalLanguageModeling())
 
     after = []

@@ -11,7 +11,7 @@ from toolkit.data.prepared import PreparedData
 from toolkit.errors import UserError
 from toolkit.layout import Layout
 from toolkit.models import check_vocabulary
-from toolkit.probe import probe_model
+from toolkit.probe import probe_architecture, probe_model
 
 
 def check_before_training(
@@ -31,6 +31,9 @@ def check_before_training(
         model.set_attn_implementation(choose_attention(config.model.attn_implementation, layout.device))
     elif config.model.attn_implementation is not None:
         model.set_attn_implementation(config.model.attn_implementation)
-    if model.config._attn_implementation != "flash_attention_2":
-        # Flash attention runs on the device only, and isolates rows by design; the others are tried here.
+    if model.config._attn_implementation == "flash_attention_2":
+        return  # it runs on the device only, and isolates rows by design; the others are tried here
+    if layout.choices.tensor == 1:
         probe_model(model, data.train, padding_free=config.train.padding_free)
+    else:
+        layout.on_main(lambda: probe_architecture(model, data.train, padding_free=config.train.padding_free))

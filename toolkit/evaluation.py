@@ -117,4 +117,5 @@ def answer(
             Answer(p.row, str(shown), p.reference, str(t)) for p, shown, t in zip(part, texts_in, texts, strict=True)
         ]
     model.train(was_training).to(home)
-    return sorted(layout.gather_objects(answers), key=lambda a: a.row)
+    # Processes that share rows have answered the same prompts.
+    return sorted(layout.gather_objects(answers if layout.first_of_rows else []), key=lambda a: a.row)

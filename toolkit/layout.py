@@ -13,7 +13,7 @@ import psutil
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.utils import DistributedType
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 
 from toolkit.errors import UserError
 from toolkit.launcher import Launch, read_launch
@@ -64,6 +64,11 @@ class Layout:
     def speaks(self) -> bool:
         """True on the one process of those that compute the same: its figures count."""
         return self.accelerator.process_index % self.choices.tensor == 0
+
+    @property
+    def first_of_rows(self) -> bool:
+        """True on one of the processes that read the same rows."""
+        return self.accelerator.process_index % (self.choices.tensor * self.choices.context) == 0
 
     @property
     def averaged_over(self) -> int:
@@ -144,8 +149,9 @@ class Layout:
 
     def shard_again(self, module: torch.nn.Module) -> None:
         """Free parameters that FSDP2 keeps gathered after a forward without backward; nothing to do elsewhere."""
-        if self.is_fsdp:
-            module.reshard()  # type: ignore[operator]
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
 
     @contextlib.contextmanager
     def micro_batch(self, module: torch.nn.Module, *, last: bool) -> Iterator[None]:
@@ -154,9 +160,9 @@ class Layout:
         DDP keeps gradients local until the last one. FSDP2 reduces every micro-batch, since deferring it would keep a
         whole unsharded gradient on each device; across replicas (HSDP) the all-reduce waits for the last one.
         """
-        if self.is_fsdp:
-            module.set_is_last_backward(last)  # type: ignore[operator]
-            module.set_requires_all_reduce(last)  # type: ignore[operator]
+        if isinstance(module, FSDPModule):
+            module.set_is_last_backward(last)
+            module.set_requires_all_reduce(last)
             yield
         elif last:
             yield

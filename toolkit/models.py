@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.distributed import DistributedConfig
 from transformers.utils import logging as transformers_logging
 
 from toolkit.config import ModelConfig
@@ -81,8 +89,11 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_model(config: ModelConfig, *, seed: int) -> PreTrainedModel:
-    """The causal language model in `model.dtype`, on the CPU, in training mode; random weights with `random_init`."""
+def load_model(config: ModelConfig, *, seed: int, sharded: DistributedConfig | None = None) -> PreTrainedModel:
+    """The causal language model in `model.dtype`, on the CPU, in training mode; random weights with `random_init`.
+
+    sharded: each process reads only its part of the weights (tensor parallelism); None reads all.
+    """
     check_model_source(config)
     dtype, name = resolve_dtype(config.dtype), str(config.name_or_path)
     if config.random_init and config.gguf_file:
@@ -91,9 +102,15 @@ def load_model(config: ModelConfig, *, seed: int) -> PreTrainedModel:
     shared = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
     if config.random_init:
         torch.manual_seed(seed)
-        architecture = _hub_call(config, lambda: AutoConfig.from_pretrained(name, **shared))
-        model = AutoModelForCausalLM.from_config(architecture, trust_remote_code=config.trust_remote_code)
+        model = AutoModelForCausalLM.from_config(load_config(config), trust_remote_code=config.trust_remote_code)
         model = model.to(dtype or torch.float32)
+    elif sharded is not None and not config.gguf_file:
+        model = _hub_call(
+            config,
+            lambda: AutoModelForCausalLM.from_pretrained(
+                name, dtype=dtype or "auto", use_safetensors=True, distributed_config=sharded, **shared
+            ),
+        )
     else:
         # Weights in a pickle could run code, so they are not read.
         source = {"gguf_file": config.gguf_file} if config.gguf_file else {"use_safetensors": True}
@@ -105,10 +122,24 @@ def load_model(config: ModelConfig, *, seed: int) -> PreTrainedModel:
         # The weights are plain tensors now; the mark of where they came from would forbid saving them.
         del model.config.quantization_config
         model.hf_quantizer, model.is_quantized = None, False
+    if sharded is not None and not model.is_distributed_loading_by_transformers:
+        # Weights that were made here, or read from a file that has all or nothing: every process cuts out its own part.
+        model = type(model).from_pretrained(
+            None, config=model.config, state_dict=model.state_dict(), dtype=model.dtype, distributed_config=sharded
+        )
+    if sharded is not None:
+        del model.config.distributed_config  # this run's affair, not that of the model that is saved
     model.config.dtype = model.dtype
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.train()
+
+
+def load_config(config: ModelConfig) -> PretrainedConfig:
+    """The model's architecture, without weights."""
+    shared = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
+    file = {"gguf_file": config.gguf_file} if config.gguf_file else {}
+    return _hub_call(config, lambda: AutoConfig.from_pretrained(str(config.name_or_path), **shared, **file))
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, largest_id: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from toolkit.attention import ISOLATED
 from toolkit.data.collate import collate, row_borders
@@ -58,6 +60,18 @@ def probe_model(model: PreTrainedModel, rows: TokenRows, *, padding_free: bool) 
             f"{type(model).__name__} lets rows of a padding-free micro-batch see each other (difference "
             f"{differences[1]:.2g}); set train.padding_free: false"
         )
+
+
+def probe_architecture(model: PreTrainedModel, rows: TokenRows, *, padding_free: bool) -> None:
+    """The same on one layer with random weights, for a model of which no process has all. Raises UserError likewise."""
+    config = copy.deepcopy(model.config)
+    text = config.get_text_config()
+    text.num_hidden_layers = 1
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:1]
+    with torch.random.fork_rng(devices=[]):
+        small = AutoModelForCausalLM.from_config(config, attn_implementation=model.config._attn_implementation)
+    probe_model(small, rows, padding_free=padding_free)
 
 
 def _two_rows(rows: TokenRows) -> list[int]:

@@ -14,9 +14,11 @@ from toolkit.config import RunConfig
 from toolkit.errors import UserError
 from toolkit.launcher import Launch
 from toolkit.layout import Layout, build_layout
+from toolkit.models import check_model_source, load_config
 from toolkit.monitor.banner import note
 from toolkit.monitor.heartbeat import Heartbeat
 from toolkit.monitor.watchdog import Watchdog, record_collectives
+from toolkit.parallel.tensor import check_tensor_parallel
 from toolkit.run_folder import RunFolder, claim, holds_run, take_over
 from toolkit.stopping import StopRequest
 
@@ -51,6 +53,9 @@ def start(config: RunConfig) -> Run:
     record_collectives(logs)
     layout = build_layout()
     say = note if layout.is_main else _silent
+    if layout.choices.tensor > 1:
+        check_model_source(config.model)
+        check_tensor_parallel(load_config(config.model), layout.choices.tensor)
     folder, checkpoint, finished = layout.on_main(lambda: open_folder(config, layout.launch, say))
     _refuse_private_disks(layout, folder)
     if checkpoint is not None and not finished:

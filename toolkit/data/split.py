@@ -56,8 +56,9 @@ def split(row_ids: np.ndarray, lengths: np.ndarray, slots: int, capacity: Capaci
     """Cut a global batch into micro-batches, as `result[slot][micro_batch] -> row ids`.
 
     row_ids, lengths: [rows] of the global batch. Every slot (data-parallel rank) gets the same number of micro-batches,
-    the least that fits if `capacity` does not say how many; some may be empty (fillers). Work is balanced within each round of micro-batches, where sharded
-    layouts wait for each other, and in total. The first round is the heaviest, so that memory runs out at once or never.
+    the least that fits if `capacity` does not say how many; some may be empty (fillers). Work is balanced within each
+    round of micro-batches, where sharded layouts wait for each other, and in total. The first round is the heaviest, so
+    that memory runs out at once or never.
     """
     order = np.argsort(-lengths, kind="stable")
     work = capacity.work(lengths)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
 from toolkit.data.collate import MicroBatch
 from toolkit.objectives import ObjectiveOutput
+from toolkit.parallel.vocabulary import VocabularyShard
 
 # Bytes of logits held at once, in the precision of the matrix product: in bf16 1365 positions of a 49k vocabulary, 441 of
 # a 150k one. Many positions to a product, so that it runs at full speed and the matrix's gradient is touched seldom.
@@ -40,7 +42,10 @@ class OutputHead:
             getattr(config, "logits_scaling", None) or 1.0
         )
         softcap = getattr(config, "final_logit_softcapping", None)
-        return OutputHead(head.weight, getattr(head, "bias", None), scale, float(softcap) if softcap else None)
+        # Of tied weights take the embedding's name: sharded by transformers, it is the one that FSDP2 gathers.
+        tied = getattr(config, "tie_word_embeddings", False)
+        weight = model.get_input_embeddings().weight if tied else head.weight
+        return OutputHead(weight, getattr(head, "bias", None), scale, float(softcap) if softcap else None)
 
 
 class CausalLanguageModeling:
@@ -53,8 +58,10 @@ class CausalLanguageModeling:
         hidden, targets = hidden[batch.labelled], batch.targets[batch.labelled]
         head = OutputHead.of(model)
         training = torch.is_grad_enabled()
+        shard = VocabularyShard.of(head.weight)
+        weight_here, bias_here = _local(head.weight), _local(head.bias)
         loss_sum, correct = _ChunkedCrossEntropy.apply(
-            hidden, head.weight, head.bias, targets, head.scale, head.softcap, training
+            hidden, weight_here, bias_here, targets, head.scale, head.softcap, training, shard
         )
         weight = torch.tensor(float(batch.label_tokens), device=hidden.device)
         return ObjectiveOutput(loss_sum, weight, {} if training else {"token_accuracy": correct})
@@ -68,6 +75,10 @@ def hidden_states(model: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:
 def logits_of(hidden: torch.Tensor, head: OutputHead) -> torch.Tensor:
     """Logits `[positions, vocabulary]` in fp32 of a few hidden states `[positions, hidden]`."""
     return _finish(functional.linear(hidden, head.weight.to(hidden.dtype), head.bias), head.scale, head.softcap)
+
+
+def _local(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -86,6 +97,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         scale: float,
         softcap: float | None,
         training: bool,
+        shard: VocabularyShard | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss sum and number of exact predictions (0 when training) of `hidden` `[positions, hidden]`, both `[]`."""
         device = hidden.device.type
@@ -107,10 +119,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 rows, target = hidden[start : start + chunk].to(compute), targets[start : start + chunk]
                 logits = functional.linear(rows, matrix, offset)
                 if not training:
-                    loss, right = _score(logits, target, scale, softcap)
+                    loss, right = _score(logits, target, scale, softcap, shard)
                     loss_sum, correct = loss_sum + loss, correct + right
                     continue
-                loss_sum += _turn_into_gradient(logits, target, scale, softcap)
+                loss_sum += _turn_into_gradient(logits, target, scale, softcap, shard)
                 gradient = logits
                 if grad_hidden is not None:
                     grad_hidden[start : start + chunk] = gradient @ matrix
@@ -120,6 +132,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     grad_weight.addmm_(gradient.T, rows)
                 elif grad_weight is not None:
                     grad_weight += gradient.T @ rows
+        if shard is not None and grad_hidden is not None:
+            shard.sum(grad_hidden)  # each rank has the part of its own tokens
         ctx.grads = grad_hidden, grad_weight, grad_bias
         ctx.mark_non_differentiable(correct)
         return loss_sum, correct
@@ -129,37 +143,66 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         # Not in the gradient's own dtype: a loss scale of 2^16 is infinite in fp16.
         grads = [None if grad is None else grad.mul_(grad_outputs[0]) for grad in ctx.grads]
         ctx.grads = None
-        return *grads, None, None, None, None
+        return *grads, None, None, None, None, None
 
 
 def _score(
-    logits: torch.Tensor, targets: torch.Tensor, scale: float, softcap: float | None
+    logits: torch.Tensor, targets: torch.Tensor, scale: float, softcap: float | None, shard: VocabularyShard | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Loss sum and number of exactly predicted targets `[positions]` of raw logits `[positions, vocabulary]`."""
     loss_sum = torch.zeros((), dtype=torch.float32, device=logits.device)
     correct = torch.zeros_like(loss_sum)
-    for part, target in _blocks(logits, targets):
-        log_probs = functional.log_softmax(_finish(part, scale, softcap), dim=-1)
-        loss_sum -= log_probs.gather(1, target).sum()
-        correct += (log_probs.argmax(-1, keepdim=True) == target).sum()
-    return loss_sum, correct
+    if shard is None:
+        for part, target in _blocks(logits, targets):
+            log_probs = functional.log_softmax(_finish(part, scale, softcap), dim=-1)
+            loss_sum -= log_probs.gather(1, target).sum()
+            correct += (log_probs.argmax(-1, keepdim=True) == target).sum()
+        return loss_sum, correct
+    values = _finish(logits, scale, softcap)
+    _, log_probs = _normalised(values, targets, shard)
+    best = shard.best(*values.max(dim=-1))
+    return -log_probs.sum(), (best == targets).sum().float()
 
 
 def _turn_into_gradient(
-    logits: torch.Tensor, targets: torch.Tensor, scale: float, softcap: float | None
+    logits: torch.Tensor, targets: torch.Tensor, scale: float, softcap: float | None, shard: VocabularyShard | None
 ) -> torch.Tensor:
     """Loss sum of raw logits `[positions, vocabulary]`, which become its gradient with respect to themselves."""
     loss_sum = torch.zeros((), dtype=torch.float32, device=logits.device)
+    if shard is not None:
+        values = _finish(logits, scale, softcap)
+        normalizer, log_probs = _normalised(values, targets, shard)
+        local, here = shard.local_targets(targets[:, None])
+        gradient = (values - normalizer[:, None]).exp_()
+        gradient.scatter_add_(1, local, -here.to(gradient.dtype))
+        _store_gradient(logits, gradient, values, scale, softcap)
+        return -log_probs.sum()
     for part, target in _blocks(logits, targets):
         values = _finish(part, scale, softcap)
         log_probs = functional.log_softmax(values, dim=-1)
         loss_sum -= log_probs.gather(1, target).sum()
         gradient = log_probs.exp_()
         gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=gradient.dtype))
-        if softcap is not None:
-            gradient *= 1.0 - (values / softcap) ** 2
-        part.copy_(gradient if scale == 1.0 else gradient * scale)
+        _store_gradient(part, gradient, values, scale, softcap)
     return loss_sum
+
+
+def _normalised(
+    values: torch.Tensor, targets: torch.Tensor, shard: VocabularyShard
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log normalizer and the target's log probability, `[positions]` both, of this rank's `[positions, size]` logits."""
+    normalizer = shard.log_normalizer(values.logsumexp(-1))
+    local, here = shard.local_targets(targets[:, None])
+    return normalizer, shard.sum((values.gather(1, local) * here)[:, 0]) - normalizer
+
+
+def _store_gradient(
+    part: torch.Tensor, gradient: torch.Tensor, values: torch.Tensor, scale: float, softcap: float | None
+) -> None:
+    """Through the cap and the scale of `OutputHead`, in place of the raw logits."""
+    if softcap is not None:
+        gradient *= 1.0 - (values / softcap) ** 2
+    part.copy_(gradient if scale == 1.0 else gradient * scale)
 
 
 def _finish(logits: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:

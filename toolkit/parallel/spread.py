@@ -11,7 +11,9 @@ from toolkit.layout import Layout
 from toolkit.objectives import Objective, ObjectiveModule
 from toolkit.optim import build_optimizer
 from toolkit.parallel.blocks import compile_blocks, recompute_activations
+from toolkit.parallel.choices import Choices
 from toolkit.parallel.compression import compress_gradients
+from toolkit.parallel.tensor import complete_sharding
 
 
 def spread(
@@ -23,9 +25,20 @@ def spread(
         recompute_activations(model)
     if choices.compile_backend is not None:
         compile_blocks(model, choices.compile_backend, choices.compile_mode)
-    module = ObjectiveModule(model, objective, autocast=torch.float16 if choices.mixed_precision == "fp16" else None)
+    module = ObjectiveModule(model, objective, autocast=_own_autocast(choices))
+    if choices.tensor > 1:
+        complete_sharding(module, model)
+        return module, build_optimizer(module, config)
     optimizer = build_optimizer(module, config)
     wrapped, optimizer = layout.accelerator.prepare(module, optimizer)
     if choices.comm_hook != "no" and isinstance(wrapped, DistributedDataParallel):
         compress_gradients(wrapped, choices)
     return wrapped, optimizer
+
+
+def _own_autocast(choices: Choices) -> torch.dtype | None:
+    """Where no wrapper computes in the layout's precision, the module itself does."""
+    if choices.mixed_precision == "fp16":
+        return torch.float16
+    alone = choices.tensor > 1 and choices.shard * choices.replicate == 1
+    return torch.bfloat16 if alone and choices.mixed_precision == "bf16" else None
