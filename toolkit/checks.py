@@ -11,7 +11,7 @@ from toolkit.data.prepared import PreparedData
 from toolkit.errors import UserError
 from toolkit.layout import Layout
 from toolkit.models import check_vocabulary
-from toolkit.probe import probe_architecture, probe_model
+from toolkit.probe import probe_architecture, probe_model, probe_parts
 
 
 def check_before_training(
@@ -37,3 +37,5 @@ def check_before_training(
         probe_model(model, data.train, padding_free=config.train.padding_free)
     else:
         layout.on_main(lambda: probe_architecture(model, data.train, padding_free=config.train.padding_free))
+    if layout.choices.context > 1:
+        probe_parts(model, data.train, layout.context_group("gloo"))

@@ -71,6 +71,26 @@ class Layout:
         return self.accelerator.process_index % (self.choices.tensor * self.choices.context) == 0
 
     @property
+    def context_rank(self) -> int:
+        """Which part of its rows this process works on, of `choices.context`."""
+        return self.accelerator.process_index // self.choices.tensor % self.choices.context
+
+    @property
+    def draws(self) -> int:
+        """Number of this process among those that draw random numbers of their own."""
+        return self.accelerator.process_index // self.choices.tensor
+
+    def context_group(self, backend: str | None = None) -> torch.distributed.ProcessGroup:
+        """The processes that hold the other parts of the same rows. All processes must ask for it together."""
+        size, found = self.choices.context, None
+        for first in range(0, self.accelerator.num_processes, size):
+            group = torch.distributed.new_group(list(range(first, first + size)), backend=backend)
+            if first <= self.accelerator.process_index < first + size:
+                found = group
+        assert found is not None
+        return found
+
+    @property
     def averaged_over(self) -> int:
         """Processes over which the wrapper averages gradients: those with rows or positions of their own."""
         return self.dp_size * self.choices.context
@@ -216,10 +236,14 @@ def _accelerator(choices: Choices) -> Accelerator:
         os.environ.pop(f"ACCELERATE_{name}", None)
     os.environ.pop("FSDP_ACTIVATION_CHECKPOINTING", None)
     sizes = [os.environ.get(f"PARALLELISM_CONFIG_{key}_SIZE", "1") for key in ("DP_REPLICATE", "DP_SHARD", "CP")]
-    if choices.tensor > 1 or set(sizes) == {"1"}:
-        # Without sizes the section holds our keys only, and accelerate could not make a mesh of it; with tensor parallelism
-        # the mesh is that of transformers, which shards the model while it loads.
+    if choices.tensor > 1 or choices.replicate == 1 or set(sizes) == {"1"}:
+        # Plain FSDP2 over all processes, or a section that holds our keys only, of which accelerate could not make a mesh.
+        # With tensor parallelism the mesh is that of transformers, which shards the model while it loads.
         os.environ.pop("ACCELERATE_USE_PARALLELISM_CONFIG", None)
+    elif choices.context > 1:
+        # Parameters are sharded over the devices of a context-parallel group too; its attention is ours.
+        os.environ["PARALLELISM_CONFIG_DP_SHARD_SIZE"] = str(choices.shard * choices.context)
+        os.environ["PARALLELISM_CONFIG_CP_SIZE"] = "1"
     # fp16: accelerate's scaler loses a batch at each overflow and does not run on CPUs, so autocast and scale are ours.
     precision = "no" if choices.mixed_precision == "fp16" else choices.mixed_precision
     return Accelerator(mixed_precision=precision, kwargs_handlers=[ddp])

@@ -87,7 +87,7 @@ def train(
         set_learning_rate(optimizer, learning_rate)
         while True:
             # Dropout is a function of (seed, step, rank), so that a resumed run draws what the uninterrupted one drew.
-            torch.manual_seed((seed * 1_000_003 + step.index) * 65_537 + layout.dp_rank)
+            torch.manual_seed((seed * 1_000_003 + step.index) * 65_537 + layout.draws)
             sums = _forward_backward(layout, module, step, loss_scale.value, beat)
             # The one small collective of a step besides the gradients, and its one wait for the device.
             beat("reduce", step.index + 1)

@@ -13,6 +13,7 @@ from toolkit.data.collate import collate, row_borders
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
 from toolkit.objectives.causal_lm import OutputHead, hidden_states, logits_of
+from toolkit.parallel.context import cut_sequence, split_attention
 
 # Largest difference of a logit, relative to the largest logit, that rounding explains; a leak or a missed scaling is
 # of the order of one.
@@ -72,6 +73,39 @@ def probe_architecture(model: PreTrainedModel, rows: TokenRows, *, padding_free:
     with torch.random.fork_rng(devices=[]):
         small = AutoModelForCausalLM.from_config(config, attn_implementation=model.config._attn_implementation)
     probe_model(small, rows, padding_free=padding_free)
+
+
+@torch.no_grad()
+def probe_parts(model: PreTrainedModel, rows: TokenRows, group: torch.distributed.ProcessGroup) -> None:
+    """Compare hidden states of two rows that are cut over the processes of `group` with those of the uncut rows.
+
+    Raises UserError for a model in which positions meet anywhere but in attention (convolutions, recurrences).
+    """
+    was_training, chosen = model.training, str(model.config._attn_implementation)
+    model.eval()
+    pair = TokenRows.build([(rows.ids(i)[:9].tolist(), rows.labels(i)[:9].tolist()) for i in _two_rows(rows)])
+    batch = collate(pair, np.arange(2), padding_free=True, pad_token_id=0)
+    if chosen == "flash_attention_2":
+        chosen_here = ISOLATED  # this runs on the host
+        model.set_attn_implementation(ISOLATED)
+    else:
+        chosen_here = chosen
+    whole = hidden_states(model, batch)
+    rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+    part = cut_sequence(batch, rank, size, 0)
+    model.set_attn_implementation(split_attention(chosen_here, group))
+    mine = hidden_states(model, part)
+    model.set_attn_implementation(chosen)
+    model.train(was_training)
+    wanted = whole[:, rank * mine.shape[1] :][:, : mine.shape[1]]
+    difference = float((mine[:, : wanted.shape[1]] - wanted).abs().max() / whole.abs().max()) if wanted.numel() else 0.0
+    worst = torch.tensor(difference)
+    torch.distributed.all_reduce(worst, op=torch.distributed.ReduceOp.MAX, group=group)
+    if worst > _TOLERANCE.get(model.dtype, 6e-2):
+        raise UserError(
+            f"parallelism_config_cp_size: {type(model).__name__} mixes positions elsewhere than in attention, so its rows "
+            f"cannot be cut (difference {worst:.2g}); set it to 1"
+        )
 
 
 def _two_rows(rows: TokenRows) -> list[int]:

@@ -22,6 +22,7 @@ from toolkit.data.account import Account
 from toolkit.data.collate import collate
 from toolkit.data.plan import BatchPlan
 from toolkit.data.prepared import PreparedData
+from toolkit.data.split import Capacity
 from toolkit.data.stream import RowStream
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import NumericalError
@@ -260,14 +261,24 @@ def _read_by_all(layout: Layout, stream: RowStream) -> Account:
     return read
 
 
+def _capacity(config: RunConfig, layout: Layout, model: PreTrainedModel, longest: int) -> tuple[Capacity, str]:
+    """What a micro-batch may hold, whose longest row has `longest` tokens, and where the number comes from."""
+    hidden_size, parts = model.config.get_text_config().hidden_size, layout.choices.context
+    capacity, said = device_capacity(config.train, -(-longest // parts), hidden_size, layout.device.type)
+    if parts > 1 and capacity.max_tokens is not None:
+        capacity = replace(capacity, max_tokens=capacity.max_tokens * parts)
+        said += f", and {parts} devices share a micro-batch"
+    return capacity, said
+
+
 def _feed(
     config: RunConfig, layout: Layout, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: TokenRows
 ) -> tuple[Feed, str]:
     """This rank's feed of `rows`, and what one device holds at once in words."""
-    hidden_size = model.config.get_text_config().hidden_size
-    capacity, said = device_capacity(config.train, int(rows.lengths.max()), hidden_size, layout.device.type)
+    capacity, said = _capacity(config, layout, model, int(rows.lengths.max()))
     padding_free, pad = config.train.padding_free, tokenizer.pad_token_id
-    return Feed(rows, capacity, layout.dp_rank, layout.dp_size, padding_free, pad), said
+    part = (layout.context_rank, layout.choices.context)
+    return Feed(rows, capacity, layout.dp_rank, layout.dp_size, padding_free, pad, *part), said
 
 
 def _train_feed(
@@ -279,8 +290,7 @@ def _train_feed(
             return derived, said
         capacity, said = chosen_capacity(config.train, layout.choices, layout.dp_size, derived.capacity)
         return replace(derived, capacity=capacity), said
-    hidden_size = model.config.get_text_config().hidden_size
-    capacity, said = device_capacity(config.train, config.data.max_length, hidden_size, layout.device.type)
+    capacity, said = _capacity(config, layout, model, config.data.max_length)
     if layout.choices.accumulation is not None:
         capacity, said = chosen_capacity(config.train, layout.choices, layout.dp_size, capacity)
     feed = StreamFeed(
@@ -293,5 +303,7 @@ def _train_feed(
         int(tokenizer.pad_token_id),  # type: ignore[arg-type]
         int(model.get_input_embeddings().num_embeddings),  # type: ignore[arg-type]
         layout.largest,
+        layout.context_rank,
+        layout.choices.context,
     )
     return feed, said

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformers import PretrainedConfig
+
 from toolkit.checkpoint.changes import config_changes, refuse_unless_allowed
 from toolkit.checkpoint.folder import Checkpoint, find_checkpoints
 from toolkit.checkpoint.resume import named_checkpoint, newest_whole, set_later_aside, verified
@@ -18,6 +20,7 @@ from toolkit.models import check_model_source, load_config
 from toolkit.monitor.banner import note
 from toolkit.monitor.heartbeat import Heartbeat
 from toolkit.monitor.watchdog import Watchdog, record_collectives
+from toolkit.parallel.context import check_context_parallel
 from toolkit.parallel.tensor import check_tensor_parallel
 from toolkit.run_folder import RunFolder, claim, holds_run, take_over
 from toolkit.stopping import StopRequest
@@ -53,9 +56,9 @@ def start(config: RunConfig) -> Run:
     record_collectives(logs)
     layout = build_layout()
     say = note if layout.is_main else _silent
-    if layout.choices.tensor > 1:
+    if layout.choices.tensor * layout.choices.context > 1:
         check_model_source(config.model)
-        check_tensor_parallel(load_config(config.model), layout.choices.tensor)
+        _check_sizes(layout, load_config(config.model), padding_free=config.train.padding_free)
     folder, checkpoint, finished = layout.on_main(lambda: open_folder(config, layout.launch, say))
     _refuse_private_disks(layout, folder)
     if checkpoint is not None and not finished:
@@ -108,6 +111,13 @@ def open_folder(
 def _refuse_changes(config: RunConfig, checkpoint: Checkpoint) -> None:
     """Before anything in the folder is touched."""
     refuse_unless_allowed(config_changes(checkpoint.record.get("config") or {}, config), config.allow_changes)
+
+
+def _check_sizes(layout: Layout, model: PretrainedConfig, *, padding_free: bool) -> None:
+    if layout.choices.tensor > 1:
+        check_tensor_parallel(model, layout.choices.tensor)
+    if layout.choices.context > 1:
+        check_context_parallel(model, layout.choices.context, padding_free=padding_free)
 
 
 def _refuse_private_disks(layout: Layout, folder: RunFolder) -> None:

@@ -16,6 +16,7 @@ from toolkit.data.stream import RowStream
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
 from toolkit.parallel.choices import Choices
+from toolkit.parallel.context import cut_sequence
 
 # What one device is given at once when the recipe does not say: enough tokens to keep it busy, few enough for a laptop.
 _ACCELERATOR_TOKENS = 4096
@@ -46,11 +47,13 @@ class Feed:
     dp_size: int
     padding_free: bool
     pad_token_id: int
+    context_rank: int = 0
+    context_size: int = 1
 
     def micro_batches(self, row_ids: np.ndarray) -> list[MicroBatch]:
         """This rank's micro-batches of a global batch; every rank gets the same number."""
         mine = split(row_ids, self.rows.lengths[row_ids], self.dp_size, self.capacity)[self.dp_rank]
-        return [collate(self.rows, ids, padding_free=self.padding_free, pad_token_id=self.pad_token_id) for ids in mine]
+        return [_lay_out(self, self.rows, ids) for ids in mine]
 
     def steps(self, plan: BatchPlan, start: int, stop: int, passed_by: Container[int] = ()) -> Iterator[Step]:
         """Optimizer steps start..stop-1 of the plan, without those `passed_by`."""
@@ -78,6 +81,8 @@ class StreamFeed:
     pad_token_id: int
     embedding_rows: int
     agree: Callable[[int], int]
+    context_rank: int = 0
+    context_size: int = 1
 
     def steps(self, plan: BatchPlan, start: int, stop: int, passed_by: Container[int] = ()) -> Iterator[Step]:
         """Optimizer steps start..stop-1 without those `passed_by`; the plan has nothing to say on a stream."""
@@ -95,7 +100,14 @@ class StreamFeed:
             raise UserError(f"data.train: token id {tokens.largest_id} >= {self.embedding_rows} embedding rows")
         parts = split(np.arange(len(tokens)), tokens.lengths, 1, self.capacity)[0] if len(tokens) else []
         parts += [np.arange(0)] * (max(1, self.agree(len(parts))) - len(parts))
-        return [collate(tokens, ids, padding_free=self.padding_free, pad_token_id=self.pad_token_id) for ids in parts]
+        return [_lay_out(self, tokens, ids) for ids in parts]
+
+
+def _lay_out(feed: Feed | StreamFeed, rows: TokenRows, ids: np.ndarray) -> MicroBatch:
+    batch = collate(rows, ids, padding_free=feed.padding_free, pad_token_id=feed.pad_token_id)
+    if feed.context_size == 1:
+        return batch
+    return cut_sequence(batch, feed.context_rank, feed.context_size, feed.pad_token_id)
 
 
 def device_capacity(config: TrainConfig, longest: int, hidden_size: int, device_type: str) -> tuple[Capacity, str]:

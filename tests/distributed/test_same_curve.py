@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 pytestmark = pytest.mark.distributed
 
 RELATIVE = 1e-5
-DEMO = Path(__file__).parents[2] / "recipes" / "demo"
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "recipes" / "demo"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def reference(recipe: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process, the whole global batch at once: no accumulation, nothing to get wrong."""
-    from tests.distributed.conftest import ROOT, launch
+    from tests.distributed.conftest import launch
 
     folder = tmp_path_factory.mktemp("reference") / "run"
     whole = ["--train.max_tokens_per_micro_batch", "100000", "--output_dir", str(folder)]
@@ -64,39 +65,78 @@ def curve(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def assert_same_curve(run: Path, reference: Path, relative: float = RELATIVE) -> None:
+def assert_same_curve(run: Path, reference: Path, relative: float = RELATIVE, of_norm: float = RELATIVE) -> None:
     ours, theirs = curve(run), curve(reference)
     assert len(ours) == len(theirs) == 22  # 20 steps, evaluation before and after
+    bounds = {"loss": relative, "grad_norm": of_norm, "eval_loss": relative, "eval_perplexity": 10 * relative}
+    # Whether a token is the most probable one is decided by the last bit.
+    bounds |= {} if relative == RELATIVE else {"eval_token_accuracy": 0.1}
     for mine, wanted in zip(ours, theirs, strict=True):
         assert mine.keys() == wanted.keys()
         for key in wanted.keys() - {"seconds", "data_seconds", "tokens_per_second"}:
-            assert mine[key] == pytest.approx(wanted[key], rel=relative), (key, mine, wanted)
+            assert mine[key] == pytest.approx(wanted[key], rel=bounds.get(key, RELATIVE)), (key, mine, wanted)
 
 
-LAYOUTS = {
+# Bounds of loss and of gradient norm, relative. bf16 keeps 8 bits of mantissa, 2^-8 = 0.4 % per product, fp16 11 bits;
+# PowerSGD sends approximations from its third step on.
+EXACT = (RELATIVE, RELATIVE)
+BF16, FP16, POWER_SGD = (1e-2, 5e-2), (1e-3, 5e-3), (5e-2, 0.3)
+NO_CUT = ("--train.max_tokens_per_micro_batch", "null")
+PAIR = ("--num_processes", "2", "--parallelism_config_dp_shard_size", "1")
+
+LAYOUTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[float, float]]] = {
     "single, accumulation 8": (
         "single",
         ("--train.max_tokens_per_micro_batch", "150", "--train.micro_batch_size", "2"),
         (),
+        EXACT,
     ),
-    "padded": ("single", ("--train.padding_free", "false", "--train.micro_batch_size", "3"), ()),
-    "DDP x 2": ("ddp", (), ()),
-    "DDP x 3": ("ddp", (), ("--num_processes", "3")),
-    "FSDP2 x 2": ("fsdp2", (), ()),
-    "FSDP2 x 4": ("fsdp2", (), ("--num_processes", "4")),
-    "HSDP 2 x 2": ("hsdp", (), ()),
+    "padded": ("single", ("--train.padding_free", "false", "--train.micro_batch_size", "3"), (), EXACT),
+    "blocks compiled": ("single_compile", (), (), EXACT),
+    "DDP x 2": ("ddp", (), (), EXACT),
+    "DDP x 3": ("ddp", (), ("--num_processes", "3"), EXACT),
+    "DDP x 2, accumulation 4": ("ddp_accumulate", NO_CUT, (), EXACT),
+    "FSDP2 x 2": ("fsdp2", (), (), EXACT),
+    "FSDP2 x 4": ("fsdp2", (), ("--num_processes", "4"), EXACT),
+    "FSDP2 x 2, activations recomputed": ("fsdp2_checkpointing", (), (), EXACT),
+    "FSDP2 x 2, offloaded": ("fsdp2_offload", (), (), EXACT),
+    "HSDP 2 x 2": ("hsdp", (), (), EXACT),
+    "FSDP2 x 2, tensor parallel x 2": ("fsdp2_tp", (), (), EXACT),
+    "tensor parallel x 2": ("fsdp2_tp", (), PAIR, EXACT),
+    "FSDP2 x 2, context parallel x 2": ("fsdp2_cp", (), (), EXACT),
+    "context parallel x 2": ("fsdp2_cp", (), PAIR, EXACT),
+    "DDP bf16": ("ddp_bf16", (), (), BF16),
+    "DDP fp16": ("ddp_fp16", (), (), FP16),
+    "FSDP2 bf16": ("fsdp2_bf16", (), (), BF16),
+    "tensor parallel bf16": ("fsdp2_tp", (), ("--mixed_precision", "bf16"), BF16),
+    "tensor parallel x 2 bf16": ("fsdp2_tp", (), (*PAIR, "--mixed_precision", "bf16"), BF16),
+    "DDP, gradients in bf16": ("ddp_comm_bf16", (), (), BF16),
+    "DDP, gradients in fp16": ("ddp_comm_fp16", (), (), FP16),
+    "DDP, PowerSGD": ("ddp_powersgd", (), (), POWER_SGD),
 }
+
+
+def test_every_layout_file_is_in_the_table() -> None:
+    assert {entry[0] for entry in LAYOUTS.values()} == {
+        file.stem for file in (ROOT / "accelerate_configs").glob("*.yaml")
+    }
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_same_curve_on_every_layout(name: str, recipe: list[str], reference: Path, sft) -> None:
-    layout, arguments, flags = LAYOUTS[name]
-    run = sft(name.replace(" ", "_"), layout, *recipe, *arguments, flags=flags)
-    assert_same_curve(run.folder, reference)
+    layout, arguments, flags, bounds = LAYOUTS[name]
+    run = sft(name.replace(" ", "_").replace(",", ""), layout, *recipe, *arguments, flags=flags)
+    assert_same_curve(run.folder, reference, *bounds)
     saved = AutoModelForCausalLM.from_pretrained(run.folder / "model").state_dict()
     wanted = AutoModelForCausalLM.from_pretrained(reference / "model").state_dict()
-    for key, value in wanted.items():
-        assert (saved[key] - value).abs().max() < 1e-4, key
+    assert saved.keys() == wanted.keys()
+    if bounds == EXACT:
+        for key, value in wanted.items():
+            assert (saved[key] - value).abs().max() < 1e-4, key
+    else:
+        assert any((saved[key] != value).any() for key, value in wanted.items()), (
+            "the layout's precision was not in force"
+        )
 
 
 def test_ranks_without_a_row_take_part_in_everything(recipe: list[str], tmp_path: Path, sft) -> None:
@@ -120,17 +160,6 @@ def test_ranks_without_a_row_take_part_in_everything(recipe: list[str], tmp_path
     for mine, wanted in zip(four.steps(), one.steps(), strict=True):
         for key in ("loss", "grad_norm", "label_tokens"):
             assert mine[key] == pytest.approx(wanted[key], rel=RELATIVE), key
-
-
-@pytest.mark.parametrize("layout", ["ddp_bf16", "fsdp2_bf16"])
-def test_bf16_layouts_stay_within_their_bound(layout: str, recipe: list[str], reference: Path, sft) -> None:
-    # bf16 keeps 8 bits of mantissa, 2^-8 = 0.4 % per product; averaged over a batch the loss stays within 1 %.
-    run = sft(layout, layout, *recipe)
-    for mine, wanted in zip(run.steps(), [c for c in curve(reference) if "grad_norm" in c], strict=True):
-        assert mine["loss"] == pytest.approx(wanted["loss"], rel=1e-2)
-        assert mine["learning_rate"] == wanted["learning_rate"]
-        assert mine["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=5e-2)
-    assert "float32 trainable; mixed precision bf16" in run.output
 
 
 def test_answers_are_in_file_order_and_complete_on_three_processes(recipe: list[str], sft) -> None:

@@ -44,7 +44,7 @@ class OutputHead:
         softcap = getattr(config, "final_logit_softcapping", None)
         # Of tied weights take the embedding's name: sharded by transformers, it is the one that FSDP2 gathers.
         tied = getattr(config, "tie_word_embeddings", False)
-        weight = model.get_input_embeddings().weight if tied else head.weight
+        weight: Any = model.get_input_embeddings().weight if tied else head.weight
         return OutputHead(weight, getattr(head, "bias", None), scale, float(softcap) if softcap else None)
 
 

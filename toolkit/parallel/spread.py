@@ -13,6 +13,7 @@ from toolkit.optim import build_optimizer
 from toolkit.parallel.blocks import compile_blocks, recompute_activations
 from toolkit.parallel.choices import Choices
 from toolkit.parallel.compression import compress_gradients
+from toolkit.parallel.context import split_attention
 from toolkit.parallel.tensor import complete_sharding
 
 
@@ -21,6 +22,8 @@ def spread(
 ) -> tuple[ObjectiveModule, torch.optim.Optimizer]:
     """The wrapped module (DDP, FSDP2, ...) and the optimizer over its trainable parameters."""
     choices = layout.choices
+    if choices.context > 1:
+        model.set_attn_implementation(split_attention(str(model.config._attn_implementation), layout.context_group()))
     if choices.activation_checkpointing:
         recompute_activations(model)
     if choices.compile_backend is not None:
