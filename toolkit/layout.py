@@ -14,6 +14,7 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
+from torch.nn.parallel import DistributedDataParallel
 
 from toolkit.errors import UserError
 from toolkit.launcher import Launch, read_launch
@@ -184,7 +185,7 @@ class Layout:
             module.set_is_last_backward(last)
             module.set_requires_all_reduce(last)
             yield
-        elif last:
+        elif last or not isinstance(module, DistributedDataParallel):
             yield
         else:
             with self.accelerator.no_sync(module):

@@ -1,5 +1,6 @@
 """Gradients of DDP that travel in fewer bytes, by the communication hooks of torch."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +25,20 @@ def compress_gradients(module: DistributedDataParallel, choices: Choices) -> Non
             state = powerSGD_hook.PowerSGDState(None, **choices.comm_state)
         except (TypeError, ValueError) as error:
             raise UserError(f"{COMM_STATE}: {' '.join(str(error).split())}") from None
-        module.register_comm_hook(state, hook)
+        module.register_comm_hook(state, hook if dist.get_backend() == "nccl" else _in_turn(hook))
+
+
+def _in_turn(hook: Callable) -> Callable:
+    """PowerSGD sends in callbacks of what it has sent before. gloo runs those of several buckets at once, on each rank in
+    an order of its own, and ranks then wait for each other for ever: so finish one bucket before the next."""
+
+    # DDP looks at these annotations, so they must not be strings.
+    def wait_for(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(hook(state, bucket).wait())
+        return done
+
+    return wait_for
 
 
 # DDP looks at these annotations, so they must not be strings.
