@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -232,22 +232,43 @@ def _correct_fsdp(accelerator: Accelerator, choices: Choices) -> None:
 def _accelerator(choices: Choices) -> Accelerator:
     """The Accelerator, without those tasks that the toolkit does itself: see `parallel` and `loss_scale`."""
     ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
-    # The loop owns accumulation, in place recompiling and recomputing keep the names of parameters and the random state.
-    for name in ("GRADIENT_ACCUMULATION_STEPS", "DYNAMO_BACKEND"):
-        os.environ.pop(f"ACCELERATE_{name}", None)
-    os.environ.pop("FSDP_ACTIVATION_CHECKPOINTING", None)
-    sizes = [os.environ.get(f"PARALLELISM_CONFIG_{key}_SIZE", "1") for key in ("DP_REPLICATE", "DP_SHARD", "CP")]
-    if choices.tensor > 1 or choices.replicate == 1 or set(sizes) == {"1"}:
+    # The loop owns accumulation; compiling and recomputing in place keeps the names of parameters and the random state.
+    hidden: dict[str, str | None] = {
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": None,
+        "ACCELERATE_DYNAMO_BACKEND": None,
+        "FSDP_ACTIVATION_CHECKPOINTING": None,
+    }
+    if choices.tensor > 1 or choices.replicate == 1 or choices.shard * choices.context == 1:
         # Plain FSDP2 over all processes, or a section that holds our keys only, of which accelerate could not make a mesh.
         # With tensor parallelism the mesh is that of transformers, which shards the model while it loads.
-        os.environ.pop("ACCELERATE_USE_PARALLELISM_CONFIG", None)
+        hidden["ACCELERATE_USE_PARALLELISM_CONFIG"] = None
     elif choices.context > 1:
         # Parameters are sharded over the devices of a context-parallel group too; its attention is ours.
-        os.environ["PARALLELISM_CONFIG_DP_SHARD_SIZE"] = str(choices.shard * choices.context)
-        os.environ["PARALLELISM_CONFIG_CP_SIZE"] = "1"
+        hidden["PARALLELISM_CONFIG_DP_SHARD_SIZE"] = str(choices.shard * choices.context)
+        hidden["PARALLELISM_CONFIG_CP_SIZE"] = "1"
     # fp16: accelerate's scaler loses a batch at each overflow and does not run on CPUs, so autocast and scale are ours.
     precision = "no" if choices.mixed_precision == "fp16" else choices.mixed_precision
-    return Accelerator(mixed_precision=precision, kwargs_handlers=[ddp])
+    with _environment(hidden):
+        return Accelerator(mixed_precision=precision, kwargs_handlers=[ddp])
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """Variables that are others, or not there (None), for a while."""
+    before = {name: os.environ.get(name) for name in changes}
+
+    def put(values: Mapping[str, str | None]) -> None:
+        for name, value in values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    put(changes)
+    try:
+        yield
+    finally:
+        put(before)
 
 
 def cpu_has_bf16() -> bool:

@@ -33,6 +33,8 @@ LAYOUTS = {
     "FSDP2 x 2": ("fsdp2", ()),
     "FSDP2 x 4": ("fsdp2", ("--num_processes", "4")),
     "HSDP 2 x 2": ("hsdp", ()),
+    "FSDP2 x tensor parallel": ("fsdp2_tp", ()),
+    "FSDP2 x context parallel": ("fsdp2_cp", ()),
 }
 
 
@@ -151,7 +153,7 @@ def test_a_stopped_run_goes_on_to_the_bit(
     layout, flags = LAYOUTS[name]
     changes = dropout if name in ("single", "DDP x 2", "FSDP2 x 2") else []
     recipe = [*recipe, *changes, "--checkpoint.save_every", "4"]
-    ranks = {"single": 1, "HSDP 2 x 2": 4}.get(name) or int(name.split()[-1])
+    ranks = {"single": 1, "DDP x 2": 2, "DDP x 3": 3, "FSDP2 x 2": 2}.get(name, 4)
     code, output = interrupted(tmp_path / "run", layout, recipe, flags=flags, rank=ranks - 1)
     assert code != 0
     assert f"checkpoint-{STOP} of {STEPS} steps is saved" in output, output
