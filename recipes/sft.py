@@ -40,7 +40,7 @@ def main() -> None:
     from toolkit.monitor.preparation import PreparationProgress
     from toolkit.monitor.summary import report
     from toolkit.objectives.causal_lm import CausalLanguageModeling
-    from toolkit.parallel.tensor import distributed_config
+    from toolkit.parallel.loading import distributed_config
     from toolkit.run import fine_tune
     from toolkit.start import start
 

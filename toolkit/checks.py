@@ -11,7 +11,7 @@ from toolkit.data.prepared import PreparedData
 from toolkit.errors import UserError
 from toolkit.layout import Layout
 from toolkit.models import check_vocabulary
-from toolkit.probe import probe_architecture, probe_model, probe_parts
+from toolkit.probe import one_layer, probe_model, probe_parts
 
 
 def check_before_training(
@@ -33,9 +33,8 @@ def check_before_training(
         model.set_attn_implementation(config.model.attn_implementation)
     if model.config._attn_implementation == "flash_attention_2":
         return  # it runs on the device only, and isolates rows by design; the others are tried here
-    if layout.choices.tensor == 1:
-        probe_model(model, data.train, padding_free=config.train.padding_free)
-    else:
-        layout.on_main(lambda: probe_architecture(model, data.train, padding_free=config.train.padding_free))
+    # Of a model that was sharded while loading, no process can run a part; one layer of its kind stands for it.
+    probed = one_layer(model) if layout.choices.sharded_loading else model
+    probe_model(probed, data.train, padding_free=config.train.padding_free)
     if layout.choices.context > 1:
-        probe_parts(model, data.train, layout.context_group("gloo"))
+        probe_parts(probed, data.train, layout.context_group("gloo"))

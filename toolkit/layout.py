@@ -238,6 +238,9 @@ def _accelerator(choices: Choices) -> Accelerator:
         "ACCELERATE_DYNAMO_BACKEND": None,
         "FSDP_ACTIVATION_CHECKPOINTING": None,
     }
+    # For good, since transformers looks at it while it loads: it would fill the weights of the first process only, where
+    # it can give each process its part (`parallel.loading`).
+    os.environ.pop("FSDP_CPU_RAM_EFFICIENT_LOADING", None)
     if choices.tensor > 1 or choices.replicate == 1 or choices.shard * choices.context == 1:
         # Plain FSDP2 over all processes, or a section that holds our keys only, of which accelerate could not make a mesh.
         # With tensor parallelism the mesh is that of transformers, which shards the model while it loads.

@@ -63,16 +63,16 @@ def probe_model(model: PreTrainedModel, rows: TokenRows, *, padding_free: bool) 
         )
 
 
-def probe_architecture(model: PreTrainedModel, rows: TokenRows, *, padding_free: bool) -> None:
-    """The same on one layer with random weights, for a model of which no process has all. Raises UserError likewise."""
+def one_layer(model: PreTrainedModel) -> PreTrainedModel:
+    """A model like this one, with one layer and random weights: what is probed where no process has all of `model`."""
     config = copy.deepcopy(model.config)
     text = config.get_text_config()
     text.num_hidden_layers = 1
     if getattr(text, "layer_types", None):
         text.layer_types = text.layer_types[:1]
     with torch.random.fork_rng(devices=[]):
-        small = AutoModelForCausalLM.from_config(config, attn_implementation=model.config._attn_implementation)
-    probe_model(small, rows, padding_free=padding_free)
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, attn_implementation=model.config._attn_implementation)
 
 
 @torch.no_grad()

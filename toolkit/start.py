@@ -21,7 +21,7 @@ from toolkit.monitor.banner import note
 from toolkit.monitor.heartbeat import Heartbeat
 from toolkit.monitor.watchdog import Watchdog, record_collectives
 from toolkit.parallel.context import check_context_parallel
-from toolkit.parallel.tensor import check_tensor_parallel
+from toolkit.parallel.loading import check_sharded_loading, check_tensor_parallel
 from toolkit.run_folder import RunFolder, claim, holds_run, take_over
 from toolkit.stopping import StopRequest
 
@@ -56,7 +56,7 @@ def start(config: RunConfig) -> Run:
     record_collectives(logs)
     layout = build_layout()
     say = note if layout.is_main else _silent
-    if layout.choices.tensor * layout.choices.context > 1:
+    if layout.choices.sharded_loading or layout.choices.context > 1:
         check_model_source(config.model)
         _check_sizes(layout, load_config(config.model), padding_free=config.train.padding_free)
     folder, checkpoint, finished = layout.on_main(lambda: open_folder(config, layout.launch, say))
@@ -116,6 +116,8 @@ def _refuse_changes(config: RunConfig, checkpoint: Checkpoint) -> None:
 def _check_sizes(layout: Layout, model: PretrainedConfig, *, padding_free: bool) -> None:
     if layout.choices.tensor > 1:
         check_tensor_parallel(model, layout.choices.tensor)
+    if layout.choices.sharded_loading:
+        check_sharded_loading(model)
     if layout.choices.context > 1:
         check_context_parallel(model, layout.choices.context, padding_free=padding_free)
 

@@ -7,7 +7,7 @@ from transformers import GPT2Config, LlamaConfig
 
 from toolkit.errors import UserError
 from toolkit.parallel.context import check_context_parallel
-from toolkit.parallel.tensor import check_tensor_parallel
+from toolkit.parallel.loading import check_tensor_parallel
 
 LLAMA = {
     "vocab_size": 96,

@@ -28,6 +28,7 @@ class Choices:
     accumulation: micro-batches of each device in a step, None where they are derived; accumulation_source: who says so.
     comm_hook, comm_state: compression of DDP's gradients on the wire, with accelerate's names.
     compile_backend, compile_mode: how torch.compile treats the repeated blocks of the model; None leaves them as they are.
+    sharded_loading: each process reads its own part of the weights only, by transformers; always so with tensor parallelism.
     replicate, shard, tensor, context: sizes of the device mesh, outermost first; 1 where nothing is spread that way.
     """
 
@@ -39,6 +40,8 @@ class Choices:
     compile_backend: str | None = None
     compile_mode: str | None = None
     activation_checkpointing: bool = False
+    sharded_loading: bool = False
+    cpu_offload: bool = False
     replicate: int = 1
     shard: int = 1
     tensor: int = 1
@@ -74,6 +77,7 @@ def read_choices(launch: Launch, environment: Mapping[str, str] = os.environ) ->
     compiler = environment.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
     mode = environment.get("ACCELERATE_DYNAMO_MODE", "default")
     sizes = _sizes(environment, fsdp=fsdp)
+    efficient = environment.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false") == "true"
     precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision == "fp16" and fsdp:
         raise UserError(
@@ -88,6 +92,8 @@ def read_choices(launch: Launch, environment: Mapping[str, str] = os.environ) ->
         compile_backend=None if compiler == "no" else compiler,
         compile_mode=None if mode == "default" else mode,
         activation_checkpointing=environment.get("FSDP_ACTIVATION_CHECKPOINTING", "false") == "true",
+        sharded_loading=fsdp and (efficient or sizes["tensor"] > 1),
+        cpu_offload=fsdp and environment.get("FSDP_OFFLOAD_PARAMS", "false") == "true",
         **sizes,
     )
 

@@ -14,7 +14,7 @@ from toolkit.parallel.blocks import compile_blocks, recompute_activations
 from toolkit.parallel.choices import Choices
 from toolkit.parallel.compression import compress_gradients
 from toolkit.parallel.context import split_attention
-from toolkit.parallel.tensor import complete_sharding
+from toolkit.parallel.loading import complete_sharding
 
 
 def spread(
@@ -29,7 +29,7 @@ def spread(
     if choices.compile_backend is not None:
         compile_blocks(model, choices.compile_backend, choices.compile_mode)
     module = ObjectiveModule(model, objective, autocast=_own_autocast(choices))
-    if choices.tensor > 1:
+    if choices.sharded_loading:
         complete_sharding(module, model)
         return module, build_optimizer(module, config)
     optimizer = build_optimizer(module, config)

@@ -1,7 +1,7 @@
-"""Tensor parallelism: the matrices of each layer are split over devices that work on the same rows.
+"""Models that transformers shards while it loads them, so that no process ever holds more than its own part.
 
-transformers shards the model while it loads it, over tensor-parallel and FSDP2 ranks alike (`DistributedConfig`); what is here
-decides whether a model can be split so, and loads it.
+So it is with tensor parallelism, where the matrices of each layer are split over devices that work on the same rows, and with
+FSDP2 where the layout asks for it (`fsdp_cpu_ram_efficient_loading`). What is here decides whether a model can be split so.
 """
 
 from __future__ import annotations
@@ -37,15 +37,26 @@ def check_tensor_parallel(config: PretrainedConfig, size: int) -> None:
             )
 
 
+def check_sharded_loading(config: PretrainedConfig) -> None:
+    """Raises UserError for a model that transformers does not know how to shard."""
+    if not getattr(config.get_text_config(), "base_model_fsdp_plan", None):
+        raise UserError(
+            f"fsdp_cpu_ram_efficient_loading: true: {config.model_type} has no FSDP plan in transformers, so each process "
+            "cannot read its part alone; set it to false"
+        )
+
+
 def distributed_config(choices: Choices) -> DistributedConfig | None:
-    """The layout's mesh in the words of transformers; None where the model is loaded whole."""
-    if choices.tensor == 1:
+    """The layout's mesh in the words of transformers; None where every process reads the whole model."""
+    if not choices.sharded_loading:
         return None
     return DistributedConfig(
         tp_size=choices.tensor,
-        fsdp_size=choices.shard,
+        fsdp_size=choices.shard * choices.context,
         dp_replicate_size=choices.replicate,
         fsdp_mixed_precision=choices.mixed_precision == "bf16",
+        # Without accelerators everything is in host memory, and none of it can be pinned.
+        fsdp_cpu_offload=choices.cpu_offload and torch.accelerator.is_available(),
     )
 
 
