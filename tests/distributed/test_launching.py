@@ -124,7 +124,6 @@ def test_a_user_error_is_printed_once_by_two_processes(tmp_path: Path) -> None:
     [
         ({"distributed_type": "NO", "num_processes": 2}, (), "asked for 2 processes"),
         ({"distributed_type": "MULTI_CPU", "num_processes": 2}, (), "asked for 2 processes"),
-        ({"mixed_precision": "fp8"}, (), "mixed_precision: fp8 is not supported"),
         ({"fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_foward": True}}, (), "fsdp_reshard_after_forward"),
         ({"fsdp_config": {"fsdp_version": 1}}, (), "fsdp_version: 1 is not supported"),
     ],
