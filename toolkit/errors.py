@@ -51,6 +51,10 @@ class Witness(Protocol):
         """True when another rank has failed, so that this process is ended within seconds."""
         ...
 
+    def named_in(self, text: str) -> str:
+        """Which hosts, and ranks on them, an error of a library's speaks of by their addresses; empty for none."""
+        ...
+
 
 witness: Witness | None = None
 failing = False  # this process is on its way out, with a reason of its own
@@ -118,7 +122,9 @@ def _hint(summary: str) -> str:
     broken = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
     if not any(sign in summary for sign in broken):
         return ""
-    return "\nAnother process has ended without a word, as one does that is killed for memory: see dmesg and the exit codes"
+    hosts = witness.named_in(summary) if witness is not None else ""
+    where = f" ({hosts})" if hosts else ""
+    return f"\nAnother process has ended without a word{where}, as one does that is killed for memory: see dmesg and the exit codes"
 
 
 def _print(text: str) -> None:
