@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn, Protocol
 
 BUG_EXIT_CODE = 1
@@ -56,6 +58,9 @@ class Witness(Protocol):
         ...
 
 
+# A folder, named by whoever started the launcher, into which a process that fails writes its exit code.
+EXIT_FOLDER = "TOOLKIT_EXIT_FOLDER"
+
 witness: Witness | None = None
 failing = False  # this process is on its way out, with a reason of its own
 
@@ -87,7 +92,7 @@ def fail(message: str, exit_code: int, details: str = "") -> NoReturn:
             time.sleep(_OTHER_RANKS_WAIT_SECONDS)
         if is_main_process() or witness is None:  # with a witness, all ranks have agreed to stop
             _print(text)
-        os._exit(exit_code)
+        leave(exit_code)
     # Others may be out of reach for ever; then this process says what it knows.
     late = threading.Timer(_AGREE_SECONDS, _print_and_end, (text, exit_code))
     late.daemon = True
@@ -96,6 +101,14 @@ def fail(message: str, exit_code: int, details: str = "") -> NoReturn:
         late.cancel()
         _print(text)
         witness.printed()
+    leave(exit_code)
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End this process now, with an exit code that also reaches who started the launcher: accelerate passes none on."""
+    if folder := os.environ.get(EXIT_FOLDER):
+        with contextlib.suppress(OSError):
+            (Path(folder) / f"rank-{os.environ.get('RANK', '0')}").write_text(str(exit_code), encoding="utf-8")
     os._exit(exit_code)
 
 
@@ -134,4 +147,4 @@ def _print(text: str) -> None:
 
 def _print_and_end(text: str, exit_code: int) -> None:
     _print(text)
-    os._exit(exit_code)
+    leave(exit_code)

@@ -9,7 +9,7 @@ import threading
 import time
 from types import FrameType
 
-from toolkit.errors import STOPPED_EXIT_CODE, ending, is_main_process
+from toolkit.errors import STOPPED_EXIT_CODE, ending, is_main_process, leave
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _LOOK_SECONDS = 1.0
@@ -75,7 +75,7 @@ class StopRequest:
 
     def _end(self, message: str) -> None:
         self._say(f"stopped: {message}")
-        os._exit(STOPPED_EXIT_CODE)
+        leave(STOPPED_EXIT_CODE)
 
     def _say(self, message: str) -> None:
         if is_main_process():

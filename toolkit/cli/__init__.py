@@ -8,10 +8,11 @@ import sys
 from types import ModuleType
 
 from toolkit import __version__
-from toolkit.cli import checkpoints, export, inspect, layouts, prepare
+from toolkit.cli import checkpoints, export, inspect, launch, layouts, prepare
 from toolkit.errors import exit_with_message
 
 VERBS: dict[str, ModuleType] = {
+    "launch": launch,
     "inspect": inspect,
     "prepare": prepare,
     "layouts": layouts,
