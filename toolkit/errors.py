@@ -137,7 +137,10 @@ def _hint(summary: str) -> str:
         return ""
     hosts = witness.named_in(summary) if witness is not None else ""
     where = f" ({hosts})" if hosts else ""
-    return f"\nAnother process has ended without a word{where}, as one does that is killed for memory: see dmesg and the exit codes"
+    return (
+        f"\nAnother process has ended without a word{where}, as one does that is killed for memory: see dmesg and the exit "
+        "codes"
+    )
 
 
 def _print(text: str) -> None:

@@ -123,15 +123,23 @@ class Lab:
                     folder.rmdir()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def command(self, *parts: str, timeout: float = 20) -> str:
-        """What a command prints. Raises CalledProcessError when it fails."""
-        done = subprocess.run(parts, capture_output=True, text=True, timeout=timeout, env=self.environment, check=False)
+    def command(self, *parts: str, folder: Path | None = None, **environment: str) -> str:
+        """What a command prints, started in `folder`. Raises AssertionError when it fails."""
+        done = subprocess.run(
+            parts,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=self.environment | environment,
+            cwd=folder,
+            check=False,
+        )
         assert done.returncode == 0, f"{' '.join(parts)}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
-    def submit(self, script: Path, *options: str) -> Job:
-        """Hand in a batch script."""
-        number = self.command("sbatch", "--parsable", *options, str(script))
+    def submit(self, script: Path, folder: Path, **environment: str) -> Job:
+        """Hand in a batch script from a folder, with variables besides those of this process."""
+        number = self.command("sbatch", "--parsable", str(script), folder=folder, **environment)
         return Job(self, int(number.split(";")[0]))
 
     def logs(self) -> str:
@@ -140,17 +148,12 @@ class Lab:
         return "\n".join(f"{file.name}:\n" + "\n".join(file.read_text().splitlines()[-15:]) for file in files)
 
     def _daemon(self, name: str, *arguments: str) -> None:
+        command = [str(shutil.which(name, path=_PATH)), *arguments]
         with (self.folder / "log" / f"{len(self._daemons)}-{name}.out").open("w") as log:
-            self._daemons.append(
-                subprocess.Popen(
-                    [str(shutil.which(name, path=_PATH)), *arguments],
-                    stdout=log,
-                    stderr=log,
-                    env=self.environment,
-                    cwd=self.folder,
-                    start_new_session=True,
-                )  # fmt: skip
+            daemon = subprocess.Popen(
+                command, stdout=log, stderr=log, env=self.environment, cwd=self.folder, start_new_session=True
             )
+        self._daemons.append(daemon)
 
     def _idle(self) -> int:
         for daemon in self._daemons:
