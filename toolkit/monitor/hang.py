@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from torch.distributed import DistError
 
-from toolkit.errors import HANG_EXIT_CODE
+from toolkit.errors import HANG_EXIT_CODE, leave
 from toolkit.monitor.board import Board, Entry
 from toolkit.monitor.diagnosis import Place, diagnose, report
 from toolkit.monitor.where import dump_collectives, dump_stacks, locate, main_frame
@@ -54,14 +54,14 @@ def end_together(board: Board, pulses: Mapping[int, Entry] | None = None, logs: 
                 time.sleep(_LOOK_SECONDS)
     except DistError:
         pass  # the others have ended
-    os._exit(HANG_EXIT_CODE)
+    leave(HANG_EXIT_CODE)
 
 
 def end_alone(pulse: Entry, logs: Path, first: str) -> NoReturn:
     """End this process when the board does not answer: it lives in the launcher, or in rank 0, on the host `first`."""
     mine = answer(pulse, logs)
     os.write(2, (alone(mine, first) + f"; stacks: {logs}\n").encode())
-    os._exit(HANG_EXIT_CODE)
+    leave(HANG_EXIT_CODE)
 
 
 def alone(mine: Entry, first: str) -> str:
