@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from tests.cluster.running import free_ports, wait_until
 
 PACKAGES = "slurmctld slurmd slurm-client munge"
 _COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "sinfo")
@@ -34,25 +34,6 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "the daemons of SLURM are started as root; run these tests as root"
     return ""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def wait_until(ready: Callable[[], bool], seconds: float, told: Callable[[], str]) -> None:
-    """Wait for something to happen. Raises AssertionError with what `told` says when it does not."""
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s:\n{told()}"
-        time.sleep(0.1)
 
 
 @dataclass

@@ -2,70 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.running import ENVIRONMENT, LAUNCH, ROOT, STEPS, assert_same_curve, curve, flags
 from tests.cluster.slurm_lab import Job, Lab
 from toolkit.checkpoint.folder import find_checkpoints
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slurm]
-
-ROOT = Path(__file__).parents[2]
-DEMO = ROOT / "recipes" / "demo"
-STEPS = 60
-LAUNCH = [sys.executable, "-c", "from toolkit.cli import main; main()", "launch", "sft", "--layout", "ddp"]
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "random", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT),
-}  # fmt: skip
-RECIPE = {
-    "model.name_or_path": DEMO / "model",
-    "model.random_init": "true",
-    "data.train": DEMO / "train.jsonl",
-    "data.max_rows": 300,
-    "train.global_batch_size": 4,
-    "train.max_steps": STEPS,
-    "train.learning_rate": "1e-3",
-    "checkpoint.save_every": 1000,
-    "checkpoint.save_every_minutes": 0,
-}
-
-
-def flags(folder: Path, **more: object) -> list[str]:
-    return [f"--{key}={value}" for key, value in {**RECIPE, "output_dir": folder, **more}.items()]
-
-
-def curve(folder: Path) -> list[tuple[int, float, float, float]]:
-    """Step, loss, gradient norm and learning rate of every optimizer step, as the run's log has them."""
-    path = folder / "metrics.jsonl"
-    lines = [line for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
-    entries = [entry for entry in map(json.loads, lines) if "grad_norm" in entry]
-    return [(entry["step"], entry["loss"], entry["grad_norm"], entry["learning_rate"]) for entry in entries]
-
-
-def assert_same_curve(folder: Path, expected: list[tuple[int, float, float, float]]) -> None:
-    found = curve(folder)
-    assert [entry[0] for entry in found] == list(range(1, STEPS + 1))
-    for mine, wanted in zip(found, expected, strict=True):
-        assert mine == pytest.approx(wanted, rel=1e-5), (mine, wanted)
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, float, float, float]]:
-    """The curve of two processes on one machine."""
-    folder = tmp_path_factory.mktemp("one machine") / "run"
-    done = subprocess.run(
-        [*LAUNCH, "--num_processes", "2", "--", *flags(folder)], capture_output=True, text=True, timeout=120, cwd=ROOT,
-        env={**os.environ, **ENVIRONMENT}, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return curve(folder)
 
 
 @pytest.fixture
