@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -201,6 +202,8 @@ class Job:
 
     def start_now(self) -> None:
         """Release a job that was put back into the queue: SLURM holds it for two minutes."""
+        # In the second in which it has ended, a node takes its new start for the old one: "Job credential revoked".
+        time.sleep(1.5)
         self.lab.command("scontrol", "update", f"JobId={self.number}", "StartTime=now")
 
     def _told(self) -> str:

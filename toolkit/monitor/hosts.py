@@ -76,4 +76,5 @@ def names(ranks: Sequence[int]) -> str:
 
 
 def _speaks_of(text: str, address: str) -> bool:
+    text = text.replace("::ffff:", "")  # before an address of version 4 where version 6 is in use
     return re.search(rf"(?<![\w.:]){re.escape(address)}(?![\w.]|:[\da-f]*:)", text) is not None

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from torch.distributed import DistError
 
 from toolkit import errors
 from toolkit.config import WatchConfig
-from toolkit.layout import Layout
+from toolkit.layout import COLLECTIVE_TIMEOUT, Layout
 from toolkit.monitor.board import Entry, open_board
 from toolkit.monitor.failures import ALARM, FIRST, Failures, end_with
 from toolkit.monitor.hang import answer, end_alone, end_together
@@ -246,6 +247,11 @@ class Watchdog:
 
 def _ended(pulse: Entry | None) -> bool:
     return pulse is not None and pulse["phase"] == "end"
+
+
+def collective_timeout(config: WatchConfig) -> timedelta:
+    """How long a collective must wait at least: the watchdog, which names who is missing, comes first in every phase."""
+    return max(COLLECTIVE_TIMEOUT, timedelta(minutes=_START_TIMES * config.hang_timeout + 5))
 
 
 def record_collectives(logs: Path) -> None:
