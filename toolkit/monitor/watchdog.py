@@ -193,7 +193,9 @@ class Watchdog:
         return bool(self._limit and self._unchanged[rank] > self._allowed(pulse)) or _ended(pulse)
 
     def _allowed(self, pulse: Entry | None) -> float:
-        return self._limit * (_START_TIMES if pulse is None or pulse["phase"] == "start" else 1.0)
+        # Nobody gets to the second step before all have made the first, whatever they were last seen at.
+        starting = (pulse is None or pulse["phase"] == "start") and self._beat.pulse.step < 2
+        return self._limit * (_START_TIMES if starting else 1.0)
 
     def _look_for_a_hang(self) -> None:
         if not self._limit:
