@@ -193,8 +193,8 @@ class Watchdog:
         return bool(self._limit and self._unchanged[rank] > self._allowed(pulse)) or _ended(pulse)
 
     def _allowed(self, pulse: Entry | None) -> float:
-        # Nobody gets to the second step before all have made the first, whatever they were last seen at.
-        starting = (pulse is None or pulse["phase"] == "start") and self._beat.pulse.step < 2
+        # A step that this rank has made was made by all, whatever they were last seen at.
+        starting = (pulse is None or pulse["phase"] == "start") and not self._beat.steps
         return self._limit * (_START_TIMES if starting else 1.0)
 
     def _look_for_a_hang(self) -> None:
