@@ -12,7 +12,6 @@ from toolkit.config import WatchConfig
 from toolkit.monitor.heartbeat import Heartbeat
 from toolkit.monitor.watchdog import Watchdog
 
-
 STEP = [("data", 1), ("forward", 1), ("backward", 1), ("reduce", 1), ("update", 1)]
 
 
