@@ -20,10 +20,8 @@ def slurm(request: pytest.FixtureRequest) -> Iterator[Lab]:
     lab = Lab()
     try:
         lab.start()
-        terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is not None:
-            version = lab.command("scontrol", "--version")
-            terminal.write_line(f"{version}, two nodes on this machine, {lab.proctrack}")
+        with request.config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
+            print(f"\n{lab.command('scontrol', '--version')}, two nodes on this machine, {lab.proctrack}")
         yield lab
     finally:
         lab.stop()

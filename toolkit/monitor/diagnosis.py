@@ -123,12 +123,15 @@ def diagnose(places: Sequence[Place]) -> Diagnosis:
 
 def _not_answering(lost: Sequence[Place], answering: set[str]) -> Diagnosis:
     """Ranks that do not answer; `answering` are the hosts of which any rank does."""
-    seen = f"(last seen in {lost[0].described()}, {lost[0].silent:.0f} s ago)"
     by_host: dict[str, list[Place]] = {}
     for place in lost:
         by_host.setdefault(place.host, []).append(place)
-    shown = [f"{_names(some)} on {host}" for host, some in by_host.items()]
+    if len(answering | by_host.keys()) == 1:
+        shown, on = [_names(lost)], f" on {lost[0].host}"
+    else:
+        shown, on = [f"{_names(some)} on {host}" for host, some in by_host.items()], ""
     said = " and ".join(shown[:4]) + (f" and those of {len(shown) - 4} other hosts" if len(shown) > 4 else "")
+    seen = f"(last seen in {lost[0].described()}{on}, {lost[0].silent:.0f} s ago)"
     if answering and not answering & by_host.keys():
         return Diagnosis(
             _ranks(lost),
