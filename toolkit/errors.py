@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -22,6 +23,8 @@ STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again later
 # How long a rank that is not the main one waits before it prints its own error. The main process nearly always fails for
 # the same reason; it prints, exits, and the launcher ends the others before this runs out. So a reason is read once.
 _OTHER_RANKS_WAIT_SECONDS = 3.0
+# The same on another node, whose launcher does not end this process; the main process may be slower to find the reason.
+_OTHER_NODES_WAIT_SECONDS = 20.0
 # How long a process that fails may take to compare its reason with those of others before it prints and ends anyway.
 _AGREE_SECONDS = 12.0
 
@@ -53,6 +56,10 @@ class Witness(Protocol):
         """True when another rank has failed, so that this process is ended within seconds."""
         ...
 
+    def named_in(self, text: str) -> str:
+        """Which hosts, and ranks on them, an error of a library's speaks of by their addresses; empty for none."""
+        ...
+
 
 # A folder, named by whoever started the launcher, into which a process that fails writes its exit code.
 EXIT_FOLDER = "TOOLKIT_EXIT_FOLDER"
@@ -81,12 +88,17 @@ def fail(message: str, exit_code: int, details: str = "") -> NoReturn:
     failing = True
     text = details + (message if is_main_process() else f"[rank {os.environ['RANK']}] {message}")
     if witness is None or exit_code == STOPPED_EXIT_CODE:
+        spoken = False
         if not is_main_process():
             if threading.current_thread() is threading.main_thread():
                 # The launcher ends this process meanwhile; a handler that asks for a save must not stand in the way.
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            time.sleep(_OTHER_RANKS_WAIT_SECONDS)
-        if is_main_process() or witness is None:  # with a witness, all ranks have agreed to stop
+            if _on_another_node() and witness is None:
+                spoken = _first_launcher_ends(_OTHER_NODES_WAIT_SECONDS)
+            else:
+                time.sleep(_OTHER_RANKS_WAIT_SECONDS)
+        # With a witness, all ranks have agreed to stop.
+        if is_main_process() or (witness is None and not spoken):
             _print(text)
         leave(exit_code)
     # Others may be out of reach for ever; then this process says what it knows.
@@ -98,6 +110,26 @@ def fail(message: str, exit_code: int, details: str = "") -> NoReturn:
         _print(text)
         witness.printed()
     leave(exit_code)
+
+
+def _on_another_node() -> bool:
+    """True where torchrun has started this process on another node than the main one."""
+    return os.environ.get("GROUP_RANK", "0") != "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _first_launcher_ends(seconds: float) -> bool:
+    """True when the launcher of the first node, which holds the store, ends within this time: a process there has failed
+    and has said why."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=2).close()
+        except ConnectionError:
+            return True
+        except (OSError, KeyError, ValueError):
+            return False
+        time.sleep(0.5)
+    return False
 
 
 def leave(exit_code: int) -> NoReturn:
@@ -131,7 +163,12 @@ def _hint(summary: str) -> str:
     broken = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
     if not any(sign in summary for sign in broken):
         return ""
-    return "\nAnother process has ended without a word, as one does that is killed for memory: see dmesg and the exit codes"
+    hosts = witness.named_in(summary) if witness is not None else ""
+    where = f" ({hosts})" if hosts else ""
+    return (
+        f"\nAnother process has ended without a word{where}, as one does that is killed for memory: see dmesg and the exit "
+        "codes"
+    )
 
 
 def _print(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import psutil
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs, PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 from torch.nn.parallel import DistributedDataParallel
@@ -31,7 +31,7 @@ class Layout:
 
     dp_rank, dp_size: this process's place among those that read different rows. Always use them for data, never the
     global rank: processes that share a model shard by tensor or context parallelism read the same rows.
-    choices: what the layout file decides besides.
+    choices: what the layout file decides besides. collective_timeout: after which a collective gives up by itself.
     """
 
     accelerator: Accelerator
@@ -40,6 +40,7 @@ class Layout:
     dp_rank: int
     dp_size: int
     choices: Choices = field(default_factory=Choices)
+    collective_timeout: timedelta = COLLECTIVE_TIMEOUT
 
     @property
     def device(self) -> torch.device:
@@ -192,18 +193,19 @@ class Layout:
                 yield
 
 
-def build_layout() -> Layout:
+def build_layout(collective_timeout: timedelta = COLLECTIVE_TIMEOUT) -> Layout:
     """Make the Accelerator from what the launcher said, and make sure that all processes work together.
 
+    collective_timeout: longer than the watchdog waits, which says who is missing where a library would not.
     Raises UserError when processes were started as strangers, or the layout asks for what is not supported.
     """
     launch = read_launch()
     _refuse_strangers(launch)
     if not torch.accelerator.is_available():
-        _let_cpus_stand_in_for_accelerators()
+        _let_cpus_stand_in_for_accelerators(collective_timeout)
         _use_all_cores(launch)
     choices = read_choices(launch)
-    accelerator = _accelerator(choices)
+    accelerator = _accelerator(choices, collective_timeout)
     together = choices.tensor * choices.context  # processes that read the same rows
     layout = Layout(
         accelerator,
@@ -212,6 +214,7 @@ def build_layout() -> Layout:
         accelerator.process_index // together,
         accelerator.num_processes // together,
         choices,
+        collective_timeout,
     )
     _check_together(layout)
     if layout.is_fsdp:
@@ -229,9 +232,13 @@ def _correct_fsdp(accelerator: Accelerator, choices: Choices) -> None:
         plugin.cpu_offload = CPUOffloadPolicy(pin_memory=False)
 
 
-def _accelerator(choices: Choices) -> Accelerator:
+def _accelerator(choices: Choices, collective_timeout: timedelta) -> Accelerator:
     """The Accelerator, without those tasks that the toolkit does itself: see `parallel` and `loss_scale`."""
-    ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
+    # The group of accelerators is made here. NCCL's own timeout, 10 minutes, would come together with the watchdog's.
+    handlers = [
+        DistributedDataParallelKwargs(gradient_as_bucket_view=True),
+        InitProcessGroupKwargs(timeout=collective_timeout),
+    ]
     # The loop owns accumulation; compiling and recomputing in place keeps the names of parameters and the random state.
     hidden: dict[str, str | None] = {
         "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": None,
@@ -252,7 +259,7 @@ def _accelerator(choices: Choices) -> Accelerator:
     # fp16: accelerate's scaler loses a batch at each overflow and does not run on CPUs, so autocast and scale are ours.
     precision = "no" if choices.mixed_precision == "fp16" else choices.mixed_precision
     with _environment(hidden):
-        return Accelerator(mixed_precision=precision, kwargs_handlers=[ddp])
+        return Accelerator(mixed_precision=precision, kwargs_handlers=handlers)
 
 
 @contextlib.contextmanager
@@ -279,7 +286,7 @@ def cpu_has_bf16() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _let_cpus_stand_in_for_accelerators() -> None:
+def _let_cpus_stand_in_for_accelerators(collective_timeout: timedelta) -> None:
     """On a machine without accelerators, let DDP and FSDP files run as they are on CPU processes.
 
     accelerate starts FSDP only on accelerators; with an FSDP file on CPUs it would run N unconnected trainings. The FSDP
@@ -288,7 +295,7 @@ def _let_cpus_stand_in_for_accelerators() -> None:
     """
     os.environ["ACCELERATE_USE_CPU"] = "true"
     distributed = int(os.environ.get("LOCAL_RANK", "-1")) != -1
-    state = PartialState(cpu=True, **({"timeout": COLLECTIVE_TIMEOUT} if distributed else {}))
+    state = PartialState(cpu=True, **({"timeout": collective_timeout} if distributed else {}))
     if distributed and os.environ.get("ACCELERATE_USE_FSDP", "false") == "true":
         state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
 

@@ -19,7 +19,7 @@ from toolkit.layout import Layout, build_layout
 from toolkit.models import check_model_source, load_config
 from toolkit.monitor.banner import note
 from toolkit.monitor.heartbeat import Heartbeat
-from toolkit.monitor.watchdog import Watchdog, record_collectives
+from toolkit.monitor.watchdog import Watchdog, collective_timeout, record_collectives
 from toolkit.parallel.context import check_context_parallel
 from toolkit.parallel.loading import check_sharded_loading, check_tensor_parallel
 from toolkit.run_folder import RunFolder, claim, holds_run, take_over
@@ -54,7 +54,7 @@ def start(config: RunConfig) -> Run:
     stop.install()
     logs = RunFolder.of(config).logs
     record_collectives(logs)
-    layout = build_layout()
+    layout = build_layout(collective_timeout(config.watch))
     say = note if layout.is_main else _silent
     if layout.choices.sharded_loading or layout.choices.context > 1:
         check_model_source(config.model)

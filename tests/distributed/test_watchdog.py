@@ -63,13 +63,13 @@ KILLED = "def deed(): os.kill(os.getpid(), signal.SIGKILL)\nin_forward()\n"
 # After the collectives of the check at the start and of the evaluation before the first step.
 MISSES = """
 whole = Layout.sum
-def patched(self, *values):
+def patched(self, *values, votes=()):
     global calls
     calls += 1
     if RANK == BAD and calls == WHEN:
         sys.stderr.write("MISBEHAVES\\n")
-        return list(torch.as_tensor(values, dtype=torch.float64))
-    return whole(self, *values)
+        return list(torch.as_tensor([*values, *votes], dtype=torch.float64))
+    return whole(self, *values, votes=votes)
 Layout.sum = patched
 """
 SLOW = """

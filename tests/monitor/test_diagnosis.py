@@ -12,8 +12,10 @@ from toolkit.monitor.diagnosis import Place, diagnose, report
 from toolkit.monitor.where import locate
 
 
-def at(rank: int, phase: str, step: int = 5, micro: int = 0, where: str = "loop.py:1 train", **more) -> Place:
-    return Place(rank, "host", "cpu", phase, step, micro, 600.0, where, **more)
+def at(
+    rank: int, phase: str, step: int = 5, micro: int = 0, where: str = "loop.py:1 train", host: str = "host", **more
+) -> Place:
+    return Place(rank, host, "cpu", phase, step, micro, 600.0, where, **more)
 
 
 CASES = {
@@ -51,6 +53,22 @@ CASES = {
     "two lines of two": ([at(0, "reduce"), at(1, "reduce", where="mine.py:3 f")], (), "at different lines"),
     "no answer": ([at(0, "reduce"), at(1, "backward", micro=1, answers=False)], (1,), "stopped or killed, or its node"),
     "no answer, though another is behind": ([at(0, "data"), at(1, "reduce", answers=False)], (1,), "does not answer"),
+    "the other host": (
+        [at(0, "forward", micro=1), at(1, "data", host="node2 (10.0.0.2)", answers=False)],
+        (1,), "rank 1 on node2 (10.0.0.2) cannot be reached (last seen in data of step 5, 600 s ago): the network to that host",
+    ),
+    "two other hosts": (
+        [at(0, "reduce"), *(at(rank, "reduce", host=f"node{rank}", answers=False) for rank in (1, 2))],
+        (1, 2), "rank 1 on node1 and rank 2 on node2 cannot be reached",
+    ),
+    "many other hosts": (
+        [at(0, "reduce"), *(at(rank, "reduce", host=f"node{rank}", answers=False) for rank in range(1, 8))],
+        (1, 2, 3, 4, 5, 6, 7), "rank 4 on node4 and those of 3 other hosts cannot be reached",
+    ),
+    "one of two ranks on the other host": (
+        [at(0, "reduce"), at(1, "reduce", host="node2"), at(2, "reduce", host="node2", answers=False)],
+        (2,), "rank 2 on node2 does not answer any more",
+    ),
     "alone": ([at(0, "data")], (0,), "the process is stuck in data of step 5 at loop.py:1 train"),
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ from toolkit.checkpoint.shards import ShardWriter, quietly
 from toolkit.checkpoint.tensors import run_tensors
 from toolkit.config import CheckpointConfig
 from toolkit.errors import UserError
-from toolkit.layout import COLLECTIVE_TIMEOUT, Layout
+from toolkit.layout import Layout
 
 SmallFiles = Callable[[Path], None]
 
@@ -48,7 +48,9 @@ class Saver:
         self._small_files, self._saved, self._beat, self._say = small_files, saved, beat, say
         self._alone = layout.accelerator.num_processes == 1
         # A group of its own: it must not mix with the collectives of training, nor need an accelerator.
-        self._group = None if self._alone else torch.distributed.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        self._group = (
+            None if self._alone else torch.distributed.new_group(backend="gloo", timeout=layout.collective_timeout)
+        )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint") if config.asynchronous else None
         self._in_flight: Future[float] | None = None
         self._stalled, self._last_step = (0, 0.0), -1

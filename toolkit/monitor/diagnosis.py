@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from toolkit.monitor.hosts import names
+
 # Places of one step in their order; forward and backward alternate with the micro-batches.
 _ORDER = {
     "start": 0, "restore": 1, "data": 2, "forward": 3, "backward": 3, "reduce": 4, "update": 5, "evaluate": 6,
@@ -29,6 +31,10 @@ _ANY_REMEDY = "look at that line"
 _LOST_REMEDY = (
     "look at that process on that host (a debugger, SIGSTOP, the out-of-memory killer: dmesg) and whether the node "
     "answers"
+)
+_UNREACHABLE_REMEDY = (
+    "see whether that host is up and answers on its address (ping), whether its interface and the switch between the hosts "
+    "are up, and what became of its processes (dmesg, the scheduler's log)"
 )
 _SKIPPED_REMEDY = (
     "look for a collective, or code that holds one, that runs on some ranks only: an `if` on the rank, on the data or on "
@@ -92,12 +98,7 @@ def diagnose(places: Sequence[Place]) -> Diagnosis:
     a collective has not taken part in it. Only places are known, so this is a reading of them, not a proof."""
     lost = [place for place in places if not place.answers]
     if lost:
-        return Diagnosis(
-            _ranks(lost),
-            f"{_names(lost)} {_does(lost, 'does', 'do')} not answer any more (last seen in {lost[0].described()} on "
-            f"{lost[0].host}, {lost[0].silent:.0f} s ago): the process is stopped or killed, or its node is gone",
-            _LOST_REMEDY,
-        )
+        return _not_answering(lost, {place.host for place in places if place.answers})
     first = min(places, key=lambda place: place.position)
     behind = [place for place in places if place.position == first.position]
     ahead = [place for place in places if place.position != first.position]
@@ -117,6 +118,31 @@ def diagnose(places: Sequence[Place]) -> Diagnosis:
         f"{_names(behind)} {_does(behind, 'is', 'are')} stuck in {first.described()}{_at(first)}, and "
         f"{_names(ahead)} {_does(ahead, 'waits', 'wait')} for it in {last.described()}",
         _REMEDY.get(first.phase, _ANY_REMEDY),
+    )
+
+
+def _not_answering(lost: Sequence[Place], answering: set[str]) -> Diagnosis:
+    """Ranks that do not answer; `answering` are the hosts of which any rank does."""
+    by_host: dict[str, list[Place]] = {}
+    for place in lost:
+        by_host.setdefault(place.host, []).append(place)
+    if len(answering | by_host.keys()) == 1:
+        shown, on = [_names(lost)], f" on {lost[0].host}"
+    else:
+        shown, on = [f"{_names(some)} on {host}" for host, some in by_host.items()], ""
+    said = " and ".join(shown[:4]) + (f" and those of {len(shown) - 4} other hosts" if len(shown) > 4 else "")
+    seen = f"(last seen in {lost[0].described()}{on}, {lost[0].silent:.0f} s ago)"
+    if answering and not answering & by_host.keys():
+        return Diagnosis(
+            _ranks(lost),
+            f"{said} cannot be reached {seen}: the network to {_does(shown, 'that host', 'those hosts')} is cut, the host is "
+            f"down, or {_does(lost, 'its process is', 'their processes are')} stopped or killed",
+            _UNREACHABLE_REMEDY,
+        )
+    return Diagnosis(
+        _ranks(lost),
+        f"{said} {_does(lost, 'does', 'do')} not answer any more {seen}: the process is stopped or killed, or its node is gone",
+        _LOST_REMEDY,
     )
 
 
@@ -200,14 +226,10 @@ def _ranks(places: Sequence[Place]) -> tuple[int, ...]:
 
 
 def _names(places: Sequence[Place]) -> str:
-    ranks = _ranks(places)
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} of them)" if len(ranks) > 8 else "")
-    return f"ranks {shown}"
+    return names(_ranks(places))
 
 
-def _does(places: Sequence[Place], singular: str, plural: str) -> str:
+def _does(places: Sequence[object], singular: str, plural: str) -> str:
     return singular if len(places) == 1 else plural
 
 

@@ -82,7 +82,7 @@ def end_with(board: Board, first: Entry, rank: int) -> None:
         return
     if printed is None and rank == 0:
         _say_for(first)
-    os._exit(first["exit_code"])
+    errors.leave(first["exit_code"])
 
 
 def _say_for(first: Entry) -> None:

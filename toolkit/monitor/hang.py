@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from torch.distributed import DistError
 
-from toolkit.errors import HANG_EXIT_CODE
+from toolkit.errors import HANG_EXIT_CODE, leave
 from toolkit.monitor.board import Board, Entry
 from toolkit.monitor.diagnosis import Place, diagnose, report
 from toolkit.monitor.where import dump_collectives, dump_stacks, locate, main_frame
@@ -54,19 +54,29 @@ def end_together(board: Board, pulses: Mapping[int, Entry] | None = None, logs: 
                 time.sleep(_LOOK_SECONDS)
     except DistError:
         pass  # the others have ended
-    os._exit(HANG_EXIT_CODE)
+    leave(HANG_EXIT_CODE)
 
 
-def end_alone(pulse: Entry, logs: Path) -> NoReturn:
-    """End this process when the board does not answer: it lives in the launcher, or in rank 0, on the first node."""
+def end_alone(pulse: Entry, logs: Path, first: str) -> NoReturn:
+    """End this process when the board does not answer: it lives in the launcher, or in rank 0, on the host `first`."""
     mine = answer(pulse, logs)
-    text = (
-        f"hang: rank {mine['rank']} ({mine['host']}) has not moved for {mine['silent']:.0f} s, in {mine['phase']} of step "
-        f"{mine['step']} at {mine['place']}, and the first node ({os.environ.get('MASTER_ADDR', '?')}) does not answer: "
-        f"its launcher or rank 0 is stopped or gone; stacks: {logs}\n"
+    os.write(2, (alone(mine, first) + f"; stacks: {logs}\n").encode())
+    leave(HANG_EXIT_CODE)
+
+
+def alone(mine: Entry, first: str) -> str:
+    """What a rank says that has lost the board: where it is, and which host it cannot reach."""
+    if mine["host"] == first:
+        why = f"the store on this host, {first}, does not answer: its launcher or rank 0 is stopped or gone"
+    else:
+        why = (
+            f"rank 0 on {first} cannot be reached: the network to that host is cut, the host is down, or its launcher or rank "
+            "0 is stopped or gone"
+        )
+    return (
+        f"hang: rank {mine['rank']} on {mine['host']} has not moved for {mine['silent']:.0f} s, in {mine['phase']} of step "
+        f"{mine['step']} at {mine['place']}, and {why}"
     )
-    os.write(2, text.encode())
-    os._exit(HANG_EXIT_CODE)
 
 
 def _place(answered: Entry | None, seen: Entry) -> Place:

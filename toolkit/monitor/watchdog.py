@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -21,11 +21,12 @@ from torch.distributed import DistError
 
 from toolkit import errors
 from toolkit.config import WatchConfig
-from toolkit.layout import Layout
+from toolkit.layout import COLLECTIVE_TIMEOUT, Layout
 from toolkit.monitor.board import Entry, open_board
 from toolkit.monitor.failures import ALARM, FIRST, Failures, end_with
 from toolkit.monitor.hang import answer, end_alone, end_together
 from toolkit.monitor.heartbeat import Heartbeat
+from toolkit.monitor.hosts import gather_hosts
 from toolkit.monitor.memory import MemoryWatch
 from toolkit.monitor.probe import PROBE_EVERY, probe
 from toolkit.monitor.stragglers import Figures, Stragglers
@@ -55,7 +56,7 @@ class Watchdog:
         self._tick = min(_LOOK_SECONDS, self._interval)
         self._board = open_board()
         self._failures = Failures(self._board.again(), self._rank)
-        self._host = socket.gethostname()
+        self._hosts = gather_hosts(layout.gather_objects)
         self._wake, self._looked, self._stopped = threading.Event(), threading.Event(), threading.Event()
         self._beats, self._silent, self._published, self._rounds = -1, 0.0, -1.0, 0
         self._ending = False  # this thread is about to end the process
@@ -105,6 +106,10 @@ class Watchdog:
         self._wake.set()
         # A thread that has found a failure does not come back from it.
         return not self._looked.wait(_FRESH_SECONDS) and self._ending
+
+    def named_in(self, text: str) -> str:
+        """See `errors.Witness`."""
+        return self._hosts.named_in(text)
 
     def _take_note(self, text: str) -> None:
         self._note = text
@@ -168,7 +173,7 @@ class Watchdog:
             compute = None if self._sharded else times.compute
             figures = [self._beat.steps, times.total, times.data, compute, self._probe]
         return {
-            "rank": self._rank, "host": self._host, "device": str(self._device), "phase": pulse.phase,
+            "rank": self._rank, "host": self._hosts.of(self._rank), "device": str(self._device), "phase": pulse.phase,
             "step": pulse.step, "micro_batch": pulse.micro_batch, "silent": self._silent, "round": self._rounds,
             "figures": figures, "note": self._note,
         }  # fmt: skip
@@ -188,7 +193,9 @@ class Watchdog:
         return bool(self._limit and self._unchanged[rank] > self._allowed(pulse)) or _ended(pulse)
 
     def _allowed(self, pulse: Entry | None) -> float:
-        return self._limit * (_START_TIMES if pulse is None or pulse["phase"] == "start" else 1.0)
+        # A step that this rank has made was made by all, whatever they were last seen at.
+        starting = (pulse is None or pulse["phase"] == "start") and not self._beat.steps
+        return self._limit * (_START_TIMES if starting else 1.0)
 
     def _look_for_a_hang(self) -> None:
         if not self._limit:
@@ -209,7 +216,8 @@ class Watchdog:
             end_together(self._board)
         # For ranks that do not answer there is what they were last seen at.
         pulses = {
-            rank: self._seen.get(rank, {"rank": rank}) | {"silent": self._unchanged.get(rank, 0.0)}
+            rank: self._seen.get(rank, {"rank": rank, "host": self._hosts.of(rank)})
+            | {"silent": self._unchanged.get(rank, 0.0)}
             for rank in range(self._size)
             if not _ended(self._seen.get(rank))
         }
@@ -236,11 +244,16 @@ class Watchdog:
             rounds, beats, waited = self._rounds, pulse.beats, 0.0 if moved else waited + self._tick
             # Later than the diagnosis of all ranks together would take.
             if not self._ending and waited > self._limit * (_START_TIMES if pulse.phase == "start" else 1.0) + 10:
-                end_alone(self._pulse() | {"silent": waited}, self._logs)
+                end_alone(self._pulse() | {"silent": waited}, self._logs, self._hosts.of(0))
 
 
 def _ended(pulse: Entry | None) -> bool:
     return pulse is not None and pulse["phase"] == "end"
+
+
+def collective_timeout(config: WatchConfig) -> timedelta:
+    """How long a collective must wait at least: the watchdog, which names who is missing, comes first in every phase."""
+    return max(COLLECTIVE_TIMEOUT, timedelta(minutes=_START_TIMES * config.hang_timeout + 5))
 
 
 def record_collectives(logs: Path) -> None:
