@@ -8,13 +8,14 @@ import sys
 from types import ModuleType
 
 from toolkit import __version__
-from toolkit.cli import checkpoints, export, inspect, layouts, prepare
+from toolkit.cli import checkpoints, doctor, export, inspect, layouts, prepare
 from toolkit.errors import exit_with_message
 
 VERBS: dict[str, ModuleType] = {
     "inspect": inspect,
     "prepare": prepare,
     "layouts": layouts,
+    "doctor": doctor,
     "checkpoints": checkpoints,
     "export": export,
 }

@@ -19,6 +19,7 @@ KIB, MIB, GIB = 1024, 1024**2, 1024**3
 CPU_SIZES = (8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 16 * MIB, 64 * MIB)
 ACCELERATOR_SIZES = (8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 32 * MIB, 256 * MIB, GIB)
 _ROUNDS = 5
+Group = distributed.ProcessGroup | None
 _MOST_CALLS = 20  # in a round
 
 
@@ -88,9 +89,7 @@ def fit(timings: Sequence[Timing]) -> Line:
     return Line(latency, 1 / per_byte if per_byte > 0 else float("inf"))
 
 
-def measure(
-    name: str, ranks: list[int], group: distributed.ProcessGroup | None, device: torch.device, seconds: float
-) -> list[Measured]:
+def measure(name: str, ranks: list[int], group: Group, device: torch.device, seconds: float) -> list[Measured]:
     """Time all operations in `group`, whose members all call this. seconds: for all of them together, about.
 
     group: None for all ranks. Every member measures the same sizes equally often: that is decided by the slowest.
@@ -107,7 +106,7 @@ def measure(
 def _time_sizes(
     operation: str,
     sizes: Sequence[int],
-    group: distributed.ProcessGroup | None,
+    group: Group,
     ranks: int,
     device: torch.device,
     budget: float,
@@ -132,7 +131,7 @@ def _time_sizes(
 
 
 def prepare(
-    operation: str, amount: int, group: distributed.ProcessGroup | None, ranks: int, device: torch.device
+    operation: str, amount: int, group: Group, ranks: int, device: torch.device
 ) -> tuple[Callable[[], object], int]:
     """One call of a collective on fp32 buffers that are made here, and the bytes of its message: `amount`, or a little less
     where the ranks do not divide it."""
@@ -157,7 +156,7 @@ def _timed(call: Callable[[], object], calls: int, device: torch.device) -> floa
     return (time.perf_counter() - started) / calls
 
 
-def _slowest(seconds: float, group: distributed.ProcessGroup | None, device: torch.device) -> float:
+def _slowest(seconds: float, group: Group, device: torch.device) -> float:
     """The largest of all members' values, on all of them; they leave it together."""
     value = torch.tensor(seconds, dtype=torch.float32, device=device)
     distributed.all_reduce(value, op=distributed.ReduceOp.MAX, group=group)

@@ -144,7 +144,7 @@ def source_digest(folder: Path) -> str:
     """Eight hex digits of the names and contents of the Python files in a folder."""
     digest = xxhash.xxh64()
     for file in sorted(folder.rglob("*.py")):
-        digest.update(file.relative_to(folder).as_posix())
+        digest.update(file.relative_to(folder).as_posix().encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()[:8]
 

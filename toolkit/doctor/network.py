@@ -170,10 +170,8 @@ def nccl_interfaces(one: Facts) -> list[str]:
 
 def address_for_peers(one: Facts) -> str:
     """The address of the interface that collective traffic takes; that of the route where the settings name none."""
-    if one.device_kind == "cpu":
-        chosen = _gloo_interfaces(one)
-    else:
-        chosen = nccl_interfaces(one) if one.network.nccl else []
+    by_nccl = nccl_interfaces(one) if one.network.nccl else []
+    chosen = _gloo_interfaces(one) if one.device_kind == "cpu" else by_nccl
     return one.network.addresses[chosen[0]] if chosen else one.network.route_address or "127.0.0.1"
 
 

@@ -14,7 +14,7 @@ _ACCELERATOR_SIZE = 8192
 def matmul_flops(device: torch.device, dtype: torch.dtype, seconds: float = _SECONDS) -> float:
     """Floating-point operations per second, 2 n³ for a product of two n x n matrices, over about `seconds`."""
     n = _SIZES.get(device.type, _ACCELERATOR_SIZE)
-    a, b = (torch.full((n, n), 1e-3, device=device, dtype=dtype) for _ in range(2))
+    a, b = (torch.rand((n, n), device=device, dtype=dtype) for _ in range(2))
     out = torch.empty_like(a)
     once = max(_time(a, b, out, 2, device), 1e-9)
     products = max(2, min(2000, int(seconds / once)))
