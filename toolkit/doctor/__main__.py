@@ -34,6 +34,8 @@ def main() -> None:
 
 def examine_here(options: Options, file: str | None = None) -> NoReturn:
     """Examine as the process that the environment says this is, publish on the main one, and end with the exit code."""
+    # Connections that fail are findings here; torch's C++ stack traces would stand between them.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from toolkit.doctor.examine import examine
     from toolkit.doctor.facts import Place
     from toolkit.doctor.meeting import Unreachable

@@ -71,15 +71,16 @@ def count_parameters(folder: str) -> Model:
     from toolkit.config import ModelConfig
     from toolkit.models import check_model_source
 
-    check_model_source(ModelConfig(name_or_path=folder))
     try:
+        check_model_source(ModelConfig(name_or_path=folder))
         config = AutoConfig.from_pretrained(
             str(Path(folder).expanduser()) if Path(folder).expanduser().exists() else folder
         )
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError) as error:
-        raise UserError(f"--model {folder}: {' '.join(str(error).split())[:200]}") from None
+        reason = " ".join(str(error).removeprefix("model.name_or_path: ").split())[:200]
+        raise UserError(f"--model {folder}: {reason}") from None
     parameters = sum(p.numel() for p in model.parameters())
     layers = int(getattr(config.get_text_config(), "num_hidden_layers", _USUAL_LAYERS))
     return Model(parameters, layers, f"{parameters / 1e9:.4g}e9 parameters in {layers} layers ({config.model_type})")

@@ -171,7 +171,8 @@ def check_threads(threads: dict[int, int], nodes: Sequence[Facts]) -> Finding:
     """CPU layouts: threads of all processes of a node fit its cores. threads: by rank, those torch computes with."""
     crowded = [one for one in nodes if threads[one.rank] * one.local_size > one.machine.usable_cores]
     mine = threads[nodes[0].rank]
-    what = f"{nodes[0].local_size} processes a node with {mine} thread{'s' if mine > 1 else ''} each"
+    processes = nodes[0].local_size
+    what = f"{processes} process{'es' if processes > 1 else ''} a node, {mine} thread{'s' if mine > 1 else ''} each"
     if crowded:
         worst = crowded[0]
         return Finding(
@@ -184,12 +185,13 @@ def check_threads(threads: dict[int, int], nodes: Sequence[Facts]) -> Finding:
     return Finding("devices.threads", "ok", what)
 
 
-def check_speed(flops: dict[int, float], facts: Sequence[Facts]) -> Finding:
+def check_speed(flops: dict[int, float], facts: Sequence[Facts], precision: str) -> Finding:
     """No rank's matrix products are much slower than the median rank's. flops: by rank, per second, at the same time."""
     ordered = sorted(flops.values())
     median = ordered[len(ordered) // 2]
     slow = [one for one in facts if flops[one.rank] < _SLOW * median]
-    what = f"matrix products at {ordered[0] / 1e12:.3g} to {ordered[-1] / 1e12:.3g} TFLOP/s a rank, all at once"
+    span = " to ".join(dict.fromkeys(f"{one / 1e12:.3g}" for one in (ordered[0], ordered[-1])))
+    what = f"{precision} matrix products at {span} TFLOP/s a rank" + (", all at once" if len(facts) > 1 else "")
     if slow:
         return Finding(
             "devices.speed",

@@ -107,6 +107,7 @@ def _missing(missing: list[int], wait: float) -> Finding:
 
 def _share_folders(meeting: Meeting, facts: Facts, record: Record) -> None:
     """The main process writes a file with a nonce into each folder; the others look for it."""
+    record.seen = {what: {} for what in facts.folders}
     written: dict[str, Path] = {}
     if meeting.is_main:
         nonce = secrets.token_hex(16)
@@ -126,7 +127,7 @@ def _share_folders(meeting: Meeting, facts: Facts, record: Record) -> None:
             until = time.monotonic() + 2 * _SHARE_SECONDS * len(facts.folders) + _GRACE
             for rank, seen in meeting.collect("seen", range(meeting.place.world_size), until).items():
                 for what, found in seen.items():
-                    record.seen.setdefault(what, {})[rank] = found
+                    record.seen[what][rank] = found
     finally:
         for file in written.values():
             file.unlink(missing_ok=True)
@@ -205,7 +206,7 @@ def _with_group(
     def late(what: str, seconds: float) -> None:
         if meeting.is_main:
             others = meeting.collect("formed", range(place.world_size), time.monotonic())
-            told = "; ".join(f"rank {rank}: {why}" for rank, why in others.items() if why)
+            told = _by_reason({rank: why for rank, why in others.items() if why})
             text = f"{what} took longer than {seconds:.0f} s{f' ({told})' if told else ''}"
             record.extra.append(Finding("group.formed", "fault", text, _GROUP_ADVICE))
             publish_what_is_known()
@@ -231,7 +232,9 @@ def _with_group(
             layout.wait()
 
 
-_GROUP_ADVICE = "look at the findings of network above; NCCL_DEBUG=INFO or TORCH_CPP_LOG_LEVEL=INFO shows where it waits; --wait longer"
+_GROUP_ADVICE = (
+    "look at the findings on the network; NCCL_DEBUG=INFO or TORCH_CPP_LOG_LEVEL=INFO tell more, --wait gives more time"
+)
 
 
 @contextmanager
@@ -262,12 +265,21 @@ def _form(meeting: Meeting, record: Record, wait: float) -> Layout | None:
     meeting.tell("formed", why)
     if meeting.is_main:
         reasons = meeting.collect("formed", range(meeting.place.world_size), time.monotonic() + wait)
-        told = [f"rank {rank}: {text}" for rank, text in reasons.items() if text]
-        told += [f"rank {r}: nothing" for r in range(meeting.place.world_size) if r not in reasons]
+        ranks = range(meeting.place.world_size)
+        failed = {rank: reasons.get(rank, "it did not say whether it is ready") for rank in ranks}
+        told = _by_reason({rank: text for rank, text in failed.items() if text})
         if told:
-            record.extra.append(Finding("group.formed", "fault", "; ".join(told[:3]), _GROUP_ADVICE))
+            record.extra.append(Finding("group.formed", "fault", told, _GROUP_ADVICE))
         meeting.tell("formed by all", not told)
     return layout if _from_main(meeting, "formed by all", wait + _GRACE) else None
+
+
+def _by_reason(reasons: dict[int, str]) -> str:
+    """ "ranks 0, 1: reason", once for each reason."""
+    ranks: dict[str, list[str]] = {}
+    for rank, why in reasons.items():
+        ranks.setdefault(why, []).append(str(rank))
+    return "; ".join(f"rank{'s' if len(r) > 1 else ''} {', '.join(r[:8])}: {why}" for why, r in ranks.items())
 
 
 def _speed(meeting: Meeting, layout: Layout, record: Record, options: Options) -> None:

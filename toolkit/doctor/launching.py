@@ -26,7 +26,7 @@ _START_SECONDS = 120.0  # for starting Python, importing torch and looking at th
 def launch_group(layout: str, processes: int | None, options: Options) -> Report:
     """The report of the layout's processes. Raises UserError for a layout that is not there or cannot run here."""
     file = find_layout(layout)
-    count = processes or _processes(file)
+    count = _processes(file) if processes is None else processes
     _refuse_too_many(file, count)
     with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
         written = Path(folder) / "report.json"

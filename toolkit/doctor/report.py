@@ -13,7 +13,7 @@ from toolkit.doctor.devices import check_devices, check_speed, check_threads
 from toolkit.doctor.facts import Facts
 from toolkit.doctor.findings import Finding, first_of_each_node
 from toolkit.doctor.host import check_clock, check_host
-from toolkit.doctor.network import check_network
+from toolkit.doctor.network import check_network, check_reachable
 from toolkit.doctor.options import Options
 from toolkit.doctor.storage import check_storage
 from toolkit.doctor.versions import check_versions
@@ -71,16 +71,18 @@ def judge(record: Record, options: Options, model: Model | None) -> Report:
     facts = sorted(record.facts, key=lambda one: one.rank)
     nodes = first_of_each_node(facts)
     findings = check_versions(facts) + check_devices(facts, record.mixed_precision)
-    complete = len(record.flops) == len(facts)
-    if complete and record.threads and all(one.device_kind == "cpu" for one in facts):
-        findings.append(check_threads(record.threads, nodes))
-    if complete and record.flops:
-        findings.append(check_speed(record.flops, facts))
+    if len(record.flops) == len(facts):
+        if all(one.device_kind == "cpu" for one in facts):
+            findings.append(check_threads(record.threads, nodes))
+        findings.append(check_speed(record.flops, facts, "bf16" if record.mixed_precision == "bf16" else "fp32"))
     findings += check_host(facts)
-    if len(nodes) == 1 or record.offsets:
+    complete = len(facts) == record.processes
+    if complete and (len(nodes) == 1 or record.offsets):
         findings.append(check_clock(record.offsets, nodes))
     findings += check_storage(facts, record.seen, model.parameters if model else None)
-    findings += check_network(facts, record.reached)
+    findings += check_network(facts)
+    if complete and (len(nodes) == 1 or record.reached):
+        findings.append(check_reachable(nodes, record.reached))
     findings += record.extra
     costs, said = _costs(record, options, model, len(nodes))
     return Report(

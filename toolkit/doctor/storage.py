@@ -17,14 +17,15 @@ _ADVICE = {
 
 
 def check_storage(facts: Sequence[Facts], seen: dict[str, dict[int, bool]], parameters: float | None) -> list[Finding]:
-    """All findings of this file. seen: for each folder, by rank, whether it saw the file that the main process wrote."""
+    """All findings of this file. seen: for each folder that was tried, by rank, whether it saw the file that the main
+    process wrote; empty where that could not write."""
     findings = []
     for what in ("cache", "output"):
-        findings += [
-            check_writable(what, facts),
-            check_shared(what, facts, seen.get(what, {})),
-            check_room(what, facts, parameters),
-        ]
+        findings.append(check_writable(what, facts))
+        if what in seen:
+            findings.append(check_shared(what, facts, seen[what]))
+        if findings[-1].level == "ok":
+            findings.append(check_room(what, facts, parameters))
     return findings
 
 

@@ -16,7 +16,7 @@ _WORDS = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatte
 
 def print_report(report: Report, console: Console) -> None:
     """Everything, the summary last."""
-    hosts = ", ".join(f"{one['host']} (ranks {_range(one['ranks'])})" for one in report.nodes[:8])
+    hosts = ", ".join(f"{one['host']} ({_range(one['ranks'])})" for one in report.nodes[:8])
     more = f" and {len(report.nodes) - 8} more" if len(report.nodes) > 8 else ""
     console.print(f"layout: {report.layout}\nhosts: {hosts}{more}\n", markup=False)
     console.print(_findings(report.findings))
@@ -120,4 +120,6 @@ def seconds(amount: float) -> str:
 
 def _range(ranks: list[int]) -> str:
     whole = len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1))
-    return f"{ranks[0]}-{ranks[-1]}" if whole else ", ".join(map(str, ranks))
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {ranks[0]} to {ranks[-1]}" if whole else f"ranks {', '.join(map(str, ranks))}"

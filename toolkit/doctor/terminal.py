@@ -14,6 +14,8 @@ from rich.console import Console
 from toolkit.doctor.report import Report, to_json
 from toolkit.doctor.table import print_report
 
+_WIDTH = 120
+
 
 @contextmanager
 def quiet_stdout() -> Iterator[TextIO]:
@@ -36,5 +38,8 @@ def show(report: Report, as_json: bool, out: TextIO) -> None:
     if as_json:
         print(json.dumps(to_json(report)), file=out)
     else:
-        print_report(report, Console(file=out, soft_wrap=True, highlight=False))
+        console = Console(file=out, soft_wrap=True, highlight=False)
+        if not console.is_terminal:
+            console.width = max(console.width, _WIDTH)  # in a job's log nobody has chosen 80 columns
+        print_report(report, console)
     out.flush()
