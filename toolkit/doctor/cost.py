@@ -73,13 +73,13 @@ def count_parameters(folder: str) -> Model:
 
     try:
         check_model_source(ModelConfig(name_or_path=folder))
-        config = AutoConfig.from_pretrained(
-            str(Path(folder).expanduser()) if Path(folder).expanduser().exists() else folder
-        )
+        path = Path(folder).expanduser()
+        # A config may name code of its own; asked here, transformers would wait for an answer on standard input.
+        config = AutoConfig.from_pretrained(str(path) if path.exists() else folder, trust_remote_code=False)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).removeprefix("model.name_or_path: ").split())[:200]
+        reason = " ".join(str(error).removeprefix(f"model.name_or_path: {folder}: ").split())[:200]
         raise UserError(f"--model {folder}: {reason}") from None
     parameters = sum(p.numel() for p in model.parameters())
     layers = int(getattr(config.get_text_config(), "num_hidden_layers", _USUAL_LAYERS))
