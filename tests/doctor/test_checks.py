@@ -21,7 +21,9 @@ def test_a_healthy_cluster_has_nothing_but_good_findings() -> None:
         assert not any(one.remedy for one in findings)
 
 
-@pytest.mark.parametrize(("name", "level"), [("torch", "fault"), ("NCCL", "fault"), ("toolkit", "fault"), ("driver", "warning")])
+@pytest.mark.parametrize(
+    ("name", "level"), [("torch", "fault"), ("NCCL", "fault"), ("toolkit", "fault"), ("driver", "warning")]
+)
 def test_a_version_that_differs_is_named_with_rank_and_host(name: str, level: str) -> None:
     made = ranks(6, per_node=2)
     made[3] = replace(made[3], versions={**VERSIONS, name: "9.9"})
@@ -178,7 +180,14 @@ def test_a_host_name_that_means_itself_is_a_fault_on_several_machines_with_gloo(
 
 @pytest.mark.parametrize(
     ("setting", "chosen"),
-    [("", ["eth0", "ib0"]), ("eth", ["eth0"]), ("=eth", []), ("=ib0", ["ib0"]), ("^lo,eth", ["docker0", "ib0"]), ("eno", [])],
+    [
+        ("", ["eth0", "ib0"]),
+        ("eth", ["eth0"]),
+        ("=eth", []),
+        ("=ib0", ["ib0"]),
+        ("^lo,eth", ["docker0", "ib0"]),
+        ("eno", []),
+    ],
 )
 def test_nccl_interface_names(setting: str, chosen: list[str]) -> None:
     addresses = {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth0": "10.0.0.1", "ib0": "10.1.0.1"}
@@ -229,7 +238,9 @@ def test_the_hub() -> None:
 def test_made_facts_survive_the_way_to_the_main_process() -> None:
     import json
 
-    one = replace(rank(3, gpus=2), settings={"NCCL_DEBUG": "INFO"}, network=replace(NETWORK, infiniband={"a": "ACTIVE"}))
+    one = replace(
+        rank(3, gpus=2), settings={"NCCL_DEBUG": "INFO"}, network=replace(NETWORK, infiniband={"a": "ACTIVE"})
+    )
     assert type(one).from_json(json.loads(json.dumps(one.to_json()))) == one
     without = replace(rank(1), hub=None)
     assert type(one).from_json(json.loads(json.dumps(without.to_json()))) == without

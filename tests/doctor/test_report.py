@@ -24,7 +24,14 @@ OPTIONS = Options(
 
 def record(processes: int = 2, **made) -> Record:  # type: ignore[no-untyped-def]
     measured = [
-        Measured(group, operation, [0, 1], [Timing(8192, 1e-4), Timing(2**20, 1e-3)], Line(1e-5, 1e9), operation == "all_gather")
+        Measured(
+            group,
+            operation,
+            [0, 1],
+            [Timing(8192, 1e-4), Timing(2**20, 1e-3)],
+            Line(1e-5, 1e9),
+            operation == "all_gather",
+        )
         for group in ("across nodes", "all")
         for operation in OPERATIONS
     ]

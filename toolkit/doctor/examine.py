@@ -122,9 +122,10 @@ def _share_folders(meeting: Meeting, facts: Facts, record: Record) -> None:
         meeting.tell("nonce", dict.fromkeys(written, nonce))
     try:
         nonces = _from_main(meeting, "nonce", _GRACE + _SHARE_SECONDS)
-        meeting.tell("seen", {what: _reads(facts.folders[what].looked_in, nonce) for what, nonce in nonces.items()})
+        files = {what: Path(facts.folders[what].looked_in) / f".doctor-{nonce}" for what, nonce in nonces.items()}
+        meeting.tell("seen", _look_for(files, nonces))
         if meeting.is_main:
-            until = time.monotonic() + 2 * _SHARE_SECONDS * len(facts.folders) + _GRACE
+            until = time.monotonic() + _SHARE_SECONDS + _GRACE
             for rank, seen in meeting.collect("seen", range(meeting.place.world_size), until).items():
                 for what, found in seen.items():
                     record.seen[what][rank] = found
@@ -133,16 +134,16 @@ def _share_folders(meeting: Meeting, facts: Facts, record: Record) -> None:
             file.unlink(missing_ok=True)
 
 
-def _reads(folder: str, nonce: str) -> bool:
+def _look_for(files: dict[str, Path], nonces: dict[str, str]) -> dict[str, bool]:
+    """For each folder whether its file shows up with the right contents."""
     until = time.monotonic() + _SHARE_SECONDS
+    seen = dict.fromkeys(files, False)
     while True:
-        try:
-            if (Path(folder) / f".doctor-{nonce}").read_text(encoding="ascii") == nonce:
-                return True
-        except OSError:
-            pass
-        if not folder or time.monotonic() > until:
-            return False
+        for what in [what for what, found in seen.items() if not found]:
+            with suppress(OSError):
+                seen[what] = files[what].read_text(encoding="ascii") == nonces[what]
+        if all(seen.values()) or time.monotonic() > until:
+            return seen
         time.sleep(0.2)
 
 
