@@ -79,6 +79,29 @@ def test_the_slowest_rank_computes_the_step() -> None:
     assert judge(record(), given, assumed_model(1e9)).costs[0].compute_seconds == 2.5
 
 
+def test_a_cost_that_cannot_be_told_is_not_left_out_silently() -> None:
+    made = record()
+    made.measured = []
+    report = judge(made, OPTIONS, assumed_model(1e9))
+    assert report.costs == []
+    assert "note: the cost of a step needs measured collectives: use --layout" in text(report)
+    assert judge(made, OPTIONS, None).assumptions == []
+
+
+def test_nodes_of_unequal_size_have_no_hsdp() -> None:
+    def layouts(nodes: list[int]) -> list[str]:
+        made = record()
+        made.processes = 4
+        made.facts = [replace(one, node=node) for one, node in zip(ranks(4), nodes, strict=True)]
+        made.flops = dict.fromkeys(range(4), 1e12)
+        made.threads = dict.fromkeys(range(4), 1)
+        made.measured += [replace(one, group="inside a node") for one in made.measured[:3]]
+        return [one.layout.partition(",")[0] for one in judge(made, OPTIONS, assumed_model(1e9)).costs]
+
+    assert layouts([0, 0, 1, 1]) == ["DDP", "FSDP2", "HSDP"]
+    assert layouts([0, 0, 0, 1]) == ["DDP", "FSDP2"]
+
+
 def test_a_fault_decides_the_exit_code_a_warning_does_not() -> None:
     made = record()
     made.flops[1] = 0.1e12
@@ -107,7 +130,8 @@ def test_the_table_ends_with_faults_then_warnings_and_their_remedies() -> None:
     assert shown.rstrip().endswith("checks")
     assert "1 fault, 1 warning in" in shown
     assert "across nodes = all, 2 ranks" in shown
-    assert shown.count("(no time for larger ones)") == 1
+    assert shown.count("* 1 MiB") == 1
+    assert "* no time was left for larger messages" in shown
 
 
 def test_times_are_in_the_unit_people_read() -> None:

@@ -83,7 +83,7 @@ def count_parameters(folder: str) -> Model:
         raise UserError(f"--model {folder}: {reason}") from None
     parameters = sum(p.numel() for p in model.parameters())
     layers = int(getattr(config.get_text_config(), "num_hidden_layers", _USUAL_LAYERS))
-    return Model(parameters, layers, f"{parameters / 1e9:.4g}e9 parameters in {layers} layers ({config.model_type})")
+    return Model(parameters, layers, f"{parameters:,.0f} parameters in {layers} layers ({config.model_type})")
 
 
 def assumed_model(parameters: float) -> Model:

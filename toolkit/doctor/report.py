@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toolkit import __version__
 from toolkit.doctor.collectives import Line, Measured, Timing, bus_factor
-from toolkit.doctor.cost import Cost, Model, Work, assumptions, compute_seconds, step_costs
+from toolkit.doctor.cost import ALL, Cost, Model, Work, assumptions, compute_seconds, step_costs
 from toolkit.doctor.devices import check_devices, check_speed, check_threads
 from toolkit.doctor.facts import Facts
 from toolkit.doctor.findings import Finding, first_of_each_node
@@ -44,7 +45,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Report:
-    """The product of the doctor. `nodes`: host and ranks of each node."""
+    """The product of the doctor. nodes: host and ranks of each node. assumptions: what costs rest on, or why there are none."""
 
     processes: int
     layout: str
@@ -84,7 +85,7 @@ def judge(record: Record, options: Options, model: Model | None) -> Report:
     if complete and (len(nodes) == 1 or record.reached):
         findings.append(check_reachable(nodes, record.reached))
     findings += record.extra
-    costs, said = _costs(record, options, model, len(nodes))
+    costs, said = _costs(record, options, model)
     return Report(
         processes=record.processes,
         layout=record.layout,
@@ -100,10 +101,14 @@ def judge(record: Record, options: Options, model: Model | None) -> Report:
     )
 
 
-def _costs(record: Record, options: Options, model: Model | None, nodes: int) -> tuple[list[Cost], list[str]]:
+def _costs(record: Record, options: Options, model: Model | None) -> tuple[list[Cost], list[str]]:
     lines = {(one.group, one.operation): one.line for one in record.measured}
-    if model is None or ("all", "reduce_scatter") not in lines:
+    if model is None:
         return [], []
+    if (ALL, "reduce_scatter") not in lines:
+        return [], ["the cost of a step needs measured collectives: use --layout or a launcher, and --seconds above 0"]
+    sizes = Counter(one.node for one in record.facts)
+    nodes = len(sizes) if len(set(sizes.values())) == 1 else 1  # HSDP needs as many ranks on each
     slowest = min(record.flops.values(), default=0.0)
     computing = options.compute_seconds
     if options.tokens and slowest:

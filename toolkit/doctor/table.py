@@ -22,12 +22,13 @@ def print_report(report: Report, console: Console) -> None:
     console.print(_findings(report.findings))
     if report.measured:
         console.print(_collectives(report.measured))
+        if any(one.cut for one in report.measured):
+            console.print("  * no time was left for larger messages, --seconds gives more", markup=False)
         console.print(_lines(report.measured))
     if report.costs:
         console.print(_costs(report))
-        for one in report.assumptions:
-            console.print(f"  assumed: {one}", markup=False)
-        console.print()
+    for one in report.assumptions:
+        console.print(f"  {'assumed' if report.costs else 'note'}: {one}", markup=False)
     _print_summary(report, console)
 
 
@@ -55,11 +56,11 @@ def _collectives(measured: list[Measured]) -> Table:
     table = _table("\ncollectives", "group", "operation", *columns, numbers=columns)
     for names, one in _distinct(measured):
         for index, t in enumerate(one.timings):
-            cut = " (no time for larger ones)" if one.cut and index == len(one.timings) - 1 else ""
+            cut = "* " if one.cut and index == len(one.timings) - 1 else ""
             table.add_row(
                 f"{names}, {len(one.ranks)} ranks" if index == 0 else "",
                 _WORDS[one.operation] if index == 0 else "",
-                size(t.bytes) + cut,
+                cut + size(t.bytes),
                 seconds(t.seconds),
                 f"{t.bytes / t.seconds / 1e9:.3g} GB/s",
                 f"{one.bus_bandwidth(t) / 1e9:.3g} GB/s",
