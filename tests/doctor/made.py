@@ -15,7 +15,7 @@ VERSIONS = {
     "CUDA": "12.8", "NCCL": "2.27.3", "driver": "570.1",
 }  # fmt: skip
 HOST = Host(
-    machine="boot-a", cores=8, usable_cores=16, cpu="x86_64", cpu_bf16=True, memory=64 * GIB, memory_free=60 * GIB,
+    machine="boot-a", cores=8, usable_cores=16, load=0.5, cpu="x86_64", cpu_bf16=True, memory=64 * GIB, memory_free=60 * GIB,
     shm=32 * GIB, shm_free=32 * GIB, open_files=65536, locked_memory=-1,
 )  # fmt: skip
 NETWORK = Interfaces(

@@ -64,6 +64,16 @@ def test_a_busy_device_is_a_warning(busy: dict[str, int]) -> None:
     assert "GPU 0 on host-a" in found.what
 
 
+def test_busy_processors_are_a_warning() -> None:
+    busy = change(rank(1), "machine", load=12.0)
+    found = devices.check_cpu_idle([rank(0), busy])
+    assert (found.level, found.what) == (
+        "warning",
+        "load 12.0 over five minutes on 16 usable threads (rank 1 on host-b)",
+    )
+    assert devices.check_cpu_idle([rank(0), change(rank(1), "machine", load=None)]).level == "ok"
+
+
 def test_bf16_matters_only_to_a_layout_that_asks_for_it() -> None:
     old = [replace(rank(0, gpus=1), gpus=[replace(H100, capability="7.5")])]
     assert [devices.check_bf16(old, p).level for p in ("no", "bf16")] == ["ok", "warning"]
@@ -113,6 +123,13 @@ def test_limits_of_a_host(check, changes, gpus, level) -> None:  # type: ignore[
     found = check(nodes)
     assert found.level == level
     assert ("on host-b" in found.what) == (level != "ok")
+
+
+def test_of_several_nodes_the_worst_decides() -> None:
+    limits = (65536, 1024, 256)
+    nodes = [change(one, "machine", open_files=limit) for one, limit in zip(ranks(3), limits, strict=True)]
+    found = host.check_open_files(nodes)
+    assert (found.level, found.what) == ("fault", "256 open files a process (rank 2 on host-c)")
 
 
 def test_infiniband_needs_locked_memory() -> None:

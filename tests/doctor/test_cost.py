@@ -39,11 +39,20 @@ def test_latency_is_not_lost_in_the_noise_of_large_messages() -> None:
     assert found.bandwidth == pytest.approx(1e9, rel=0.1)
 
 
+def test_times_that_are_too_long_count_as_much_as_those_that_are_too_short() -> None:
+    exact = Line(latency=100e-6, bandwidth=1e9)
+    noisy = [Timing(s, exact.seconds(s) * n) for s in (8192, 2**16, 2**24, 2**28) for n in (0.5, 1.5)]
+    found = fit(noisy)
+    # Their mean; weights from the measured times would give 0.6 of it, (0.5 / 0.25 + 1.5 / 2.25) / (1 / 0.25 + 1 / 2.25).
+    assert found.latency == pytest.approx(100e-6, rel=1e-6)
+    assert found.bandwidth == pytest.approx(1e9, rel=1e-6)
+
+
 def test_neither_latency_nor_bandwidth_is_ever_negative() -> None:
     faster_than_linear = fit([Timing(1000, 0.1), Timing(2000, 0.5)])
     assert faster_than_linear.latency == 0.0
-    # One parameter, relative errors: minimise (1000 b / 0.1 - 1)² + (2000 b / 0.5 - 1)², so b = 14000 / 116e6.
-    assert faster_than_linear.bandwidth == pytest.approx(116e6 / 14000)
+    # Time per byte alone, relative to the line itself: the mean of 0.1 / 1000 and 0.5 / 2000.
+    assert faster_than_linear.bandwidth == pytest.approx(1 / 1.75e-4)
     falling = fit([Timing(1000, 0.5), Timing(2000, 0.1)])
     assert falling.bandwidth == float("inf")
     assert falling.latency > 0

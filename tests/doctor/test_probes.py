@@ -131,6 +131,26 @@ def test_a_clock_that_is_ahead_is_seen_as_ahead() -> None:
     assert found.ahead == pytest.approx(100, abs=0.5)
 
 
+def test_the_fastest_of_several_round_trips_tells_the_clock() -> None:
+    """All answers but one are held back after the clock was read, so that they seem to come from a clock that is behind."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            count = 0
+            while connection.recv(1):
+                now, count = time.time(), count + 1
+                time.sleep(0 if count == 3 else 0.1)
+                connection.sendall(struct.pack("!d", now))
+
+    threading.Thread(target=serve, daemon=True).start()
+    found = peers.try_peer("127.0.0.1", listener.getsockname()[1])
+    listener.close()
+    assert found.uncertain < 0.04
+    assert abs(found.ahead) < 0.04
+
+
 def test_a_closed_port_and_a_peer_that_hangs_up_are_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]

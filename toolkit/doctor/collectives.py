@@ -18,6 +18,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 CPU_SIZES = (8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 16 * MIB, 64 * MIB)
 ACCELERATOR_SIZES = (8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 32 * MIB, 256 * MIB, GIB)
+_REWEIGHTINGS, _LEAST_SECONDS = 20, 1e-9
 _ROUNDS = 5
 Group = distributed.ProcessGroup | None
 _MOST_CALLS = 20  # in a round
@@ -66,12 +67,21 @@ def bus_factor(operation: str, ranks: int) -> float:
 
 
 def fit(timings: Sequence[Timing]) -> Line:
-    """The least-squares line through (bytes, seconds), each weighted by 1/seconds².
+    """The least-squares line through (bytes, seconds), each weighted by 1/seconds², the seconds of the line itself.
 
     So *relative* errors are least: sizes span five orders of magnitude, and in plain seconds only the largest would count.
+    The line's seconds and not the measured ones, since with these a time that is too short by chance would count more than
+    one that is too long (iteratively reweighted least squares, McCullagh & Nelder, Generalized Linear Models, 1989, 8.3).
     Neither latency nor the time per byte can be negative; where one would be, the other alone is fitted.
     """
-    weights = [1 / t.seconds**2 for t in timings]
+    seconds, line = [t.seconds for t in timings], Line(0.0, 1.0)
+    for _ in range(_REWEIGHTINGS):
+        line = _weighted_line(timings, [1 / s**2 for s in seconds])
+        seconds = [max(line.seconds(t.bytes), _LEAST_SECONDS) for t in timings]
+    return line
+
+
+def _weighted_line(timings: Sequence[Timing], weights: Sequence[float]) -> Line:
     w = sum(weights)
     wx = sum(g * t.bytes for g, t in zip(weights, timings, strict=True))
     wxx = sum(g * t.bytes**2 for g, t in zip(weights, timings, strict=True))

@@ -12,6 +12,7 @@ from toolkit.doctor.nvidia import Gpu
 _BF16_CAPABILITY = 8.0  # Ampere
 _BUSY_MEMORY = 1024**3  # an idle device holds some hundred MiB at most
 _SLOW = 0.7
+_BUSY_LOAD = 0.6  # of the usable threads
 
 
 def check_devices(facts: Sequence[Facts], mixed_precision: str) -> list[Finding]:
@@ -22,7 +23,7 @@ def check_devices(facts: Sequence[Facts], mixed_precision: str) -> list[Finding]
         findings += [check_alike(nodes), check_enough(nodes), check_idle(nodes), check_bf16(nodes, mixed_precision)]
         findings += [check_links(nodes)]
     elif all(one.device_kind == "cpu" for one in facts):
-        findings += [check_cpu_bf16(nodes, mixed_precision), check_processors(nodes)]
+        findings += [check_cpu_bf16(nodes, mixed_precision), check_processors(nodes), check_cpu_idle(nodes)]
     return findings
 
 
@@ -153,6 +154,17 @@ def check_cpu_bf16(nodes: Sequence[Facts], mixed_precision: str) -> Finding:
     return Finding(
         "devices.bf16", "warning", f"{what}: bf16 is many times slower than fp32 there", "use --mixed_precision no"
     )
+
+
+def check_cpu_idle(nodes: Sequence[Facts]) -> Finding:
+    """Nobody else computes on the processors. The load of five minutes: the doctor's own start hardly shows in it."""
+    busy = [one for one in nodes if (one.machine.load or 0) > _BUSY_LOAD * one.machine.usable_cores]
+    shown = (busy or nodes)[0].machine
+    what = f"load {shown.load} over five minutes on {shown.usable_cores} usable threads"
+    if busy:
+        remedy = "look at top: what is measured here is what others leave; run the doctor again when they have ended"
+        return Finding("devices.idle", "warning", f"{what} ({who(busy)})", remedy)
+    return Finding("devices.idle", "ok", what)
 
 
 def check_processors(nodes: Sequence[Facts]) -> Finding:

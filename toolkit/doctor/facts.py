@@ -47,11 +47,13 @@ class Host:
     """Limits and room of a host. Bytes, -1 for unlimited; None where the system has no such thing.
 
     cores: physical; usable_cores: logical ones that this process may run on. machine: equal for processes that can reach
-    each other by the loopback device, that is on the same machine and in the same container.
+    each other by the loopback device, that is on the same machine and in the same container. load: processes that wanted
+    a core on average over the last five minutes, None where the system does not count them.
     """
 
     machine: str
     cores: int
+    load: float | None
     usable_cores: int
     cpu: str
     cpu_bf16: bool
@@ -158,6 +160,7 @@ def _host() -> Host:
         machine=_machine(),
         cores=psutil.cpu_count(logical=False) or os.cpu_count() or 1,
         usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        load=round(os.getloadavg()[1], 2) if hasattr(os, "getloadavg") else None,
         cpu=platform.machine(),
         cpu_bf16=cpu_has_bf16(),
         memory=memory,
