@@ -41,22 +41,29 @@ def test_latency_is_not_lost_in_the_noise_of_large_messages() -> None:
 
 def test_times_that_are_too_long_count_as_much_as_those_that_are_too_short() -> None:
     exact = Line(latency=100e-6, bandwidth=1e9)
-    noisy = [Timing(s, exact.seconds(s) * n) for s in (8192, 2**16, 2**24, 2**28) for n in (0.5, 1.5)]
-    found = fit(noisy)
-    # Their mean; weights from the measured times would give 0.6 of it, (0.5 / 0.25 + 1.5 / 2.25) / (1 / 0.25 + 1 / 2.25).
+    found = fit([Timing(s, exact.seconds(s) * n) for s in (8192, 2**16, 2**24, 2**28) for n in (0.5, 2.0)])
     assert found.latency == pytest.approx(100e-6, rel=1e-6)
     assert found.bandwidth == pytest.approx(1e9, rel=1e-6)
 
 
-def test_neither_latency_nor_bandwidth_is_ever_negative() -> None:
+def test_neither_latency_nor_bandwidth_is_ever_negative_or_without_end() -> None:
     faster_than_linear = fit([Timing(1000, 0.1), Timing(2000, 0.5)])
     assert faster_than_linear.latency == 0.0
-    # Time per byte alone, relative to the line itself: the mean of 0.1 / 1000 and 0.5 / 2000.
-    assert faster_than_linear.bandwidth == pytest.approx(1 / 1.75e-4)
+    # Time per byte alone: the geometric mean of 0.1 / 1000 and 0.5 / 2000.
+    assert faster_than_linear.bandwidth == pytest.approx(1 / (1e-4 * 2.5e-4) ** 0.5)
     falling = fit([Timing(1000, 0.5), Timing(2000, 0.1)])
-    assert falling.bandwidth == float("inf")
-    assert falling.latency > 0
-    assert fit([Timing(4000, 2.0)]) == Line(0.0, 2000.0)
+    assert falling.seconds(1500) == pytest.approx((0.5 * 0.1) ** 0.5, rel=0.01)
+    assert 0 < falling.bandwidth < 1e6
+    one = fit([Timing(4000, 2.0)])
+    assert (one.latency, one.bandwidth) == (0.0, pytest.approx(2000.0))
+
+
+def test_one_slow_small_message_does_not_hide_the_bandwidth() -> None:
+    # As measured on a busy machine: the first size took longer than the three after it.
+    milliseconds = {2**13: 3.16, 2**16: 0.203, 2**19: 0.357, 2**22: 6.09, 2**24: 20.5, 2**26: 149.0}
+    found = fit([Timing(size, ms / 1000) for size, ms in milliseconds.items()])
+    assert 0.2e9 < found.bandwidth < 1.5e9
+    assert 0.1e-3 < found.latency < 1e-3
 
 
 def lines(bandwidth: float, latency: float = 0.0) -> dict[tuple[str, str], Line]:

@@ -63,13 +63,6 @@ def test_json_holds_the_whole_report() -> None:
     assert first["bus_bandwidth"] == 8192 / 1e-4  # all-reduce on two ranks: factor 1
 
 
-def test_json_has_no_infinity_where_no_bandwidth_showed() -> None:
-    made = record()
-    made.measured = [replace(one, line=Line(1e-5, float("inf"))) for one in made.measured]
-    report = judge(made, OPTIONS, None)
-    assert from_json(json.loads(json.dumps(to_json(report), allow_nan=False))) == report
-
-
 def test_the_slowest_rank_computes_the_step() -> None:
     # 6 x 1e9 parameters x 1,000 tokens at 1 TFLOP/s, not at the 2 of the other rank; nor at their mean.
     costs = judge(record(), OPTIONS, assumed_model(1e9)).costs

@@ -6,6 +6,7 @@ of an all-gather is that of its whole output, of a reduce-scatter that of its wh
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 CPU_SIZES = (8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 16 * MIB, 64 * MIB)
 ACCELERATOR_SIZES = (8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 32 * MIB, 256 * MIB, GIB)
-_REWEIGHTINGS, _LEAST_SECONDS = 20, 1e-9
+_STEPS, _THIRDS = 180, 80  # of the search for the best line: 20 steps a decade, then thirds until it is exact
 _ROUNDS = 5
 Group = distributed.ProcessGroup | None
 _MOST_CALLS = 20  # in a round
@@ -67,36 +68,30 @@ def bus_factor(operation: str, ranks: int) -> float:
 
 
 def fit(timings: Sequence[Timing]) -> Line:
-    """The least-squares line through (bytes, seconds), each weighted by 1/seconds², the seconds of the line itself.
+    """The line through (bytes, seconds) whose logarithms are nearest to the measured ones by least squares.
 
-    So *relative* errors are least: sizes span five orders of magnitude, and in plain seconds only the largest would count.
-    The line's seconds and not the measured ones, since with these a time that is too short by chance would count more than
-    one that is too long (iteratively reweighted least squares, McCullagh & Nelder, Generalized Linear Models, 1989, 8.3).
-    Neither latency nor the time per byte can be negative; where one would be, the other alone is fitted.
+    So *relative* errors are least, and a time twice too long counts as much as one half too short: sizes span five orders of
+    magnitude, and in plain seconds only the largest would count. With seconds = b (r + bytes), b follows from r, and the
+    best r = latency x bandwidth is looked for between 0 and ten times the largest message; neither part can be negative.
     """
-    seconds, line = [t.seconds for t in timings], Line(0.0, 1.0)
-    for _ in range(_REWEIGHTINGS):
-        line = _weighted_line(timings, [1 / s**2 for s in seconds])
-        seconds = [max(line.seconds(t.bytes), _LEAST_SECONDS) for t in timings]
-    return line
+    largest = max(t.bytes for t in timings)
+    steps = [0.0, *(largest * 10 ** (1 - 9 * k / _STEPS) for k in range(_STEPS, -1, -1))]
+    errors = [_log_error(timings, r)[0] for r in steps]
+    best = min(range(len(steps)), key=lambda k: (errors[k] > errors[0] - 1e-12, errors[k]))
+    low, high = steps[max(best - 1, 0)], steps[min(best + 1, _STEPS)]
+    for _ in range(_THIRDS if best else 0):
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (low, right) if _log_error(timings, left)[0] < _log_error(timings, right)[0] else (left, high)
+    r = (low + high) / 2 if best else 0.0
+    per_byte = math.exp(_log_error(timings, r)[1])
+    return Line(r * per_byte, 1 / per_byte)
 
 
-def _weighted_line(timings: Sequence[Timing], weights: Sequence[float]) -> Line:
-    w = sum(weights)
-    wx = sum(g * t.bytes for g, t in zip(weights, timings, strict=True))
-    wxx = sum(g * t.bytes**2 for g, t in zip(weights, timings, strict=True))
-    wy = sum(g * t.seconds for g, t in zip(weights, timings, strict=True))
-    wxy = sum(g * t.bytes * t.seconds for g, t in zip(weights, timings, strict=True))
-    spread = w * wxx - wx**2
-    if spread <= 1e-12 * w * wxx:  # one size only: all of its time counts as bandwidth
-        return Line(0.0, wxx / wxy)
-    per_byte = (w * wxy - wx * wy) / spread
-    latency = (wy - per_byte * wx) / w
-    if latency < 0:
-        latency, per_byte = 0.0, wxy / wxx
-    if per_byte <= 0:
-        latency, per_byte = wy / w, 0.0
-    return Line(latency, 1 / per_byte if per_byte > 0 else float("inf"))
+def _log_error(timings: Sequence[Timing], r: float) -> tuple[float, float]:
+    """For seconds = b (r + bytes): the sum of squared errors of the logarithms with the best b, and log b."""
+    logs = [math.log(t.seconds / (r + t.bytes)) for t in timings]
+    mean = sum(logs) / len(logs)
+    return sum((one - mean) ** 2 for one in logs), mean
 
 
 def measure(name: str, ranks: list[int], group: Group, device: torch.device, seconds: float) -> list[Measured]:

@@ -167,8 +167,7 @@ def _measured_to_json(one: Measured) -> dict[str, Any]:
             for t in one.timings
         ],
         "latency": one.line.latency,
-        # JSON has no infinity: a bandwidth that never showed is left out.
-        "bandwidth": one.line.bandwidth if one.line.bandwidth < float("inf") else None,
+        "bandwidth": one.line.bandwidth,
         "cut": one.cut,
     }
 
@@ -181,7 +180,7 @@ def measured_from_json(found: Sequence[dict[str, Any]]) -> list[Measured]:
             one["operation"],
             one["ranks"],
             [Timing(t["bytes"], t["seconds"]) for t in one["sizes"]],
-            Line(one["latency"], float("inf") if one["bandwidth"] is None else one["bandwidth"]),
+            Line(one["latency"], one["bandwidth"]),
             one["cut"],
         )
         for one in found
