@@ -15,6 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import distributed
 
+# torch 2.13 has new names for these two and warns of the old ones, which are all that earlier releases have.
+_all_gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+_reduce_scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 CPU_SIZES = (8 * KIB, 64 * KIB, 512 * KIB, 4 * MIB, 16 * MIB, 64 * MIB)
@@ -145,8 +149,8 @@ def prepare(
     part = torch.zeros(each, dtype=torch.float32, device=device)
     calls: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: distributed.all_reduce(whole, group=group),
-        "all_gather": lambda: distributed.all_gather_into_tensor(whole, part, group=group),
-        "reduce_scatter": lambda: distributed.reduce_scatter_tensor(part, whole, group=group),
+        "all_gather": lambda: _all_gather(whole, part, group=group),
+        "reduce_scatter": lambda: _reduce_scatter(part, whole, group=group),
     }
     return calls[operation], 4 * each * ranks
 
