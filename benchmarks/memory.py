@@ -43,7 +43,11 @@ def main() -> None:
         print("|---|---|---|---|---|---|")
         for ranks in arguments.ranks:
             reference = None
-            rows = [("DDP", "ddp", (), 16.0), ("FSDP2", "fsdp2", (), 16 / ranks), ("FSDP2, each its part", "fsdp2", PART, 16 / ranks)]
+            rows = [
+                ("DDP", "ddp", (), 16.0),
+                ("FSDP2", "fsdp2", (), 16 / ranks),
+                ("FSDP2, each its part", "fsdp2", PART, 16 / ranks),
+            ]
             if ranks % 2 == 0:
                 sizes = ("--parallelism_config_dp_shard_size", str(ranks // 2))
                 rows.append(("FSDP2 x tensor parallel 2", "fsdp2_tp", sizes, 16 / ranks))
@@ -75,7 +79,13 @@ def make_model(folder: Path, millions: int) -> int:
 def measure(layout: str, ranks: int, flags: tuple[str, ...], model: Path, count: int) -> tuple[float, float]:
     """Largest growth over all ranks while loading and while training, in bytes per parameter."""
     with tempfile.TemporaryDirectory() as results:
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", f"accelerate_configs/{layout}.yaml"]
+        command = [
+            sys.executable,
+            "-m",
+            "accelerate.commands.launch",
+            "--config_file",
+            f"accelerate_configs/{layout}.yaml",
+        ]
         command += ["--num_processes", str(ranks), "--main_process_port", "0", *flags, str(Path(__file__).resolve())]
         command += ["--worker", str(model), "--result", results]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)

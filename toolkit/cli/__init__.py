@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 
 from toolkit import __version__
-from toolkit.cli import checkpoints, export, inspect, launch, layouts, prepare
+from toolkit.cli import checkpoints, doctor, export, inspect, launch, layouts, prepare
 from toolkit.errors import exit_with_message
 
 VERBS: dict[str, ModuleType] = {
@@ -16,6 +16,7 @@ VERBS: dict[str, ModuleType] = {
     "inspect": inspect,
     "prepare": prepare,
     "layouts": layouts,
+    "doctor": doctor,
     "checkpoints": checkpoints,
     "export": export,
 }

@@ -1,0 +1,145 @@
+"""Start the doctor's processes under a layout on this machine, and bring back their report."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolkit.doctor.options import Options
+from toolkit.doctor.report import Report, from_json
+from toolkit.errors import UserError
+
+_START_SECONDS = 120.0  # for starting Python, importing torch and looking at the host
+
+
+def launch_group(layout: str, processes: int | None, options: Options) -> Report:
+    """The report of the layout's processes. Raises UserError for a layout that is not there or cannot run here."""
+    file = find_layout(layout)
+    count = _processes(file) if processes is None else processes
+    _refuse_too_many(file, count)
+    with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
+        written = Path(folder) / "report.json"
+        limit = _START_SECONDS + 5 * options.wait + 4 * options.seconds
+        text = _run(command(file, count, options, written), limit)
+        if written.is_file():
+            found: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+            return from_json(found)
+    _explain(text, limit)
+    raise AssertionError("unreachable")
+
+
+def find_layout(name: str) -> Path:
+    """A path, or a name in accelerate_configs/ here or beside the toolkit. Raises UserError with a suggestion."""
+    given = Path(name).expanduser()
+    folders = [Path("accelerate_configs"), Path(__file__).parents[2] / "accelerate_configs"]
+    for candidate in (given, *(folder / f"{name}.yaml" for folder in folders), *(folder / name for folder in folders)):
+        if candidate.is_file():
+            return candidate
+    known = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+    near = difflib.get_close_matches(given.stem, known, n=1)
+    hint = (
+        f", did you mean {near[0]}?" if near else f"; known: {', '.join(known) or 'none, run this in the repository'}"
+    )
+    raise UserError(f"--layout {name}: no such layout{hint}")
+
+
+def command(file: Path, processes: int, options: Options, written: Path) -> list[str]:
+    """The launcher's command line: one machine whatever the file says, a free port, and the flags of the doctor."""
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
+    launcher += ["--num_machines", "1", "--machine_rank", "0", "--main_process_ip", "127.0.0.1"]
+    launcher += ["--main_process_port", "0", "--num_processes", str(processes), "-m", "toolkit.doctor"]
+    flags = {
+        "--output_dir": options.output_dir,
+        "--wait": options.wait,
+        "--seconds": options.seconds,
+        "--parameters": options.parameters,
+        "--model": options.model,
+        "--micro-batches": options.micro_batches,
+        "--tokens-per-step-per-device": options.tokens,
+        "--compute-seconds": options.compute_seconds,
+        "--write": written,
+    }
+    return launcher + [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+
+
+def _processes(file: Path) -> int:
+    """Of one machine: what the file says, divided by its machines."""
+    try:
+        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
+        settings = loaded if isinstance(loaded, dict) else {}
+        return max(1, int(settings.get("num_processes", 1)) // int(settings.get("num_machines", 1)))
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError) as error:
+        raise UserError(f"--layout {file}: not a layout file ({str(error).splitlines()[0]})") from None
+
+
+def _refuse_too_many(file: Path, processes: int) -> None:
+    import torch
+
+    if processes < 1:
+        raise UserError(f"--num_processes {processes}: give a number above 0")
+    devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if devices and processes > devices:
+        raise UserError(
+            f"{file} starts {processes} processes, this machine has {devices} accelerators; use --num_processes"
+        )
+
+
+def _run(arguments: list[str], limit: float) -> str:
+    """Run the launcher in a process group of its own, passing on the doctor's progress; returns all that it said."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *_python_path()])}
+    process = subprocess.Popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
+    timer = threading.Timer(limit, _end, (process,))
+    timer.start()
+    said = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("doctor: "):
+                print(line, end="", file=sys.stderr, flush=True)
+        process.wait()
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            _end(process)
+    return "".join(said)
+
+
+def _python_path() -> list[str]:
+    return [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """The launcher and all its workers."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _explain(text: str, limit: float) -> None:
+    """No report came: the workers' own error if there is one, else the end of what was said."""
+    errors = [line for line in text.splitlines() if line.startswith("error: ")]
+    if errors:
+        raise UserError(errors[0].removeprefix("error: "))
+    tail = "\n".join(text.splitlines()[-30:])
+    print(f"{tail}\nfault: the layout's processes ended without a report within {limit:.0f} s", file=sys.stderr)
+    sys.exit(1)
