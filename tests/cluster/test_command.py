@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_one_line(layout, allocation, processes, message) -
 
 
 def test_names_that_are_not_there_list_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--layout dpp.*there are: .*\bddp\b.*\bhsdp\b"):
+    with pytest.raises(UserError, match=r"--layout dpp: no such layout, did you mean ddp\?.*there are: .*\bhsdp\b"):
         find_layout("dpp")
     with pytest.raises(UserError, match=r"stf: there is no such recipe; there are: .*\bsft\b"):
         find_script("stf")

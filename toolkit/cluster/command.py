@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -43,21 +44,17 @@ class Command:
 
 
 def find_layout(name: str) -> Path:
-    """The file of a layout's name, or of a path. Raises UserError with the names there are."""
-    given = Path(name)
-    if given.suffix in (".yaml", ".yml", ".json"):
-        if not given.is_file():
-            raise UserError(f"--layout {name}: there is no such file ({given.absolute()})")
-        return given
-    folder = Path("accelerate_configs")
-    found = folder / f"{name}.yaml"
-    if not found.is_file():
-        names = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
-        raise UserError(
-            f"--layout {name}: there is no {found.absolute()}; "
-            + (f"there are: {names}" if names else "run this in the repository, or give the path of a file")
-        )
-    return found
+    """A path, or a name in accelerate_configs/ here or beside the toolkit. Raises UserError with the names there are."""
+    given = Path(name).expanduser()
+    folders = [Path("accelerate_configs"), Path(__file__).parents[2] / "accelerate_configs"]
+    for candidate in (given, *(folder / f"{name}.yaml" for folder in folders), *(folder / name for folder in folders)):
+        if candidate.is_file():
+            return candidate
+    known = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+    near = difflib.get_close_matches(given.stem, known, n=1)
+    hint = f", did you mean {near[0]}?" if near else ""
+    there = f" (there are: {', '.join(known)})" if known else "; run this in the repository, or give the path of a file"
+    raise UserError(f"--layout {name}: no such layout{hint}{there}")
 
 
 def find_script(name: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from toolkit.cluster.command import find_layout
 from toolkit.doctor.options import Options
 from toolkit.doctor.report import Report, from_json
 from toolkit.errors import UserError
@@ -37,21 +37,6 @@ def launch_group(layout: str, processes: int | None, options: Options) -> Report
             return from_json(found)
     _explain(text, limit)
     raise AssertionError("unreachable")
-
-
-def find_layout(name: str) -> Path:
-    """A path, or a name in accelerate_configs/ here or beside the toolkit. Raises UserError with a suggestion."""
-    given = Path(name).expanduser()
-    folders = [Path("accelerate_configs"), Path(__file__).parents[2] / "accelerate_configs"]
-    for candidate in (given, *(folder / f"{name}.yaml" for folder in folders), *(folder / name for folder in folders)):
-        if candidate.is_file():
-            return candidate
-    known = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
-    near = difflib.get_close_matches(given.stem, known, n=1)
-    hint = (
-        f", did you mean {near[0]}?" if near else f"; known: {', '.join(known) or 'none, run this in the repository'}"
-    )
-    raise UserError(f"--layout {name}: no such layout{hint}")
 
 
 def command(file: Path, processes: int, options: Options, written: Path) -> list[str]:
