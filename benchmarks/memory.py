@@ -52,7 +52,7 @@ def main() -> None:
             ]
             if ranks % 2 == 0:
                 sizes = ("--parallelism_config_dp_shard_size", str(ranks // 2))
-                rows.append(("FSDP2 x tensor parallel 2", "fsdp2_tp", sizes, share))
+                rows.append(("FSDP2 x tensor parallel 2", "fsdp2_tp", sizes, 16 / ranks))
             for name, layout, flags, formula in rows:
                 loading, training = measure(layout, ranks, flags, model, count)
                 reference = reference or training

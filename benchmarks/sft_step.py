@@ -68,6 +68,7 @@ def run_toolkit(steps: int, precision: str, vocabulary: int | None) -> list[floa
     from toolkit.health import Health
     from toolkit.layout import build_layout
     from toolkit.loop import StepResult, Wishes, train
+    from toolkit.loss_scale import LossScale
     from toolkit.monitor.heartbeat import Heartbeat
     from toolkit.objectives import ObjectiveModule
     from toolkit.objectives.causal_lm import CausalLanguageModeling
@@ -94,7 +95,9 @@ def run_toolkit(steps: int, precision: str, vocabulary: int | None) -> list[floa
         max_grad_norm=1.0,
         seed=0,
         health=Health(WatchConfig(), print),
+        loss_scale=LossScale(),
         beat=Heartbeat(),
+        say=print,
         record=results.append,
         wishes=Wishes,
         after_step=lambda step, wished: None,

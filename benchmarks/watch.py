@@ -26,6 +26,7 @@ from toolkit.data.tokens import TokenRows
 from toolkit.health import Health
 from toolkit.layout import build_layout
 from toolkit.loop import Wishes, train
+from toolkit.loss_scale import LossScale
 from toolkit.models import load_model
 from toolkit.monitor.heartbeat import Heartbeat
 from toolkit.monitor.watchdog import Watchdog
@@ -73,8 +74,8 @@ def main() -> None:
         began = time.process_time()
         train(
             layout, module, optimizer, feed.steps(plan, start, start + 1), schedule=schedule,
-            max_grad_norm=1.0, seed=0, health=health, beat=beat if watched else nothing, record=nothing, wishes=Wishes,
-            after_step=after,
+            max_grad_norm=1.0, seed=0, health=health, loss_scale=LossScale(), say=nothing, beat=beat if watched else nothing,
+            record=nothing, wishes=Wishes, after_step=after,
         )  # fmt: skip
         return time.process_time() - began
 

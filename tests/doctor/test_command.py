@@ -81,7 +81,7 @@ def test_a_layout_is_a_name_or_a_path_from_anywhere(tmp_path: Path, monkeypatch:
     assert find_layout("fsdp2") == ROOT / "accelerate_configs" / "fsdp2.yaml"
     (tmp_path / "mine.yaml").write_text("num_processes: 3")
     assert find_layout("mine.yaml") == Path("mine.yaml")
-    with pytest.raises(UserError, match=r"known: ddp, .*single"):
+    with pytest.raises(UserError, match=r"there are: ddp, .*single"):
         find_layout("zzz")
 
 
