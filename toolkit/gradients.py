@@ -35,7 +35,9 @@ def gradient_squares(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
         for index, square in zip(indices, whole.unbind(), strict=True):
             squares[index] = square
     like = next(iter(squares.values()), torch.zeros(()))
-    return torch.stack([squares[i].to(like) if i in squares else torch.zeros_like(like) for i in range(len(parameters))])
+    return torch.stack(
+        [squares[i].to(like) if i in squares else torch.zeros_like(like) for i in range(len(parameters))]
+    )
 
 
 def _counts_here(gradient: DTensor) -> float:

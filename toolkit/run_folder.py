@@ -19,7 +19,14 @@ from toolkit.parsing import to_yaml
 
 _MANIFEST = ".toolkit-run.json"
 # Everything a run may write, directories last.
-_ENTRIES = ("config.yaml", "accelerate_config.yaml", "metrics.jsonl", "gradient_norms.jsonl", "predictions.jsonl", "model")
+_ENTRIES = (
+    "config.yaml",
+    "accelerate_config.yaml",
+    "metrics.jsonl",
+    "gradient_norms.jsonl",
+    "predictions.jsonl",
+    "model",
+)
 _PARTIAL = "model.partial"  # the model while it is being written
 # A run that died had no time to note these; in a folder with our manifest they are ours by name.
 _OURS_BY_NAME = ("metrics.jsonl", "gradient_norms.jsonl", "predictions.jsonl")

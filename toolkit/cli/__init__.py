@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 
 from toolkit import __version__
-from toolkit.cli import checkpoints, export, inspect, launch, layouts, prepare
+from toolkit.cli import checkpoints, export, inspect, launch, layouts, parity, prepare
 from toolkit.errors import exit_with_message
 
 VERBS: dict[str, ModuleType] = {
@@ -16,6 +16,7 @@ VERBS: dict[str, ModuleType] = {
     "inspect": inspect,
     "prepare": prepare,
     "layouts": layouts,
+    "parity": parity,
     "checkpoints": checkpoints,
     "export": export,
 }
