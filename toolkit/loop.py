@@ -71,8 +71,9 @@ def train(
     after_step: Callable[[int, Wishes], None],
 ) -> None:
     """Run the optimizer steps. `record` gets each step's result, then `after_step` (evaluate, save, stop) its number and
-    what any rank wished for. `record_gradients` gets the step's number and the norms `[parameters]` of which grad_norm is the
-    root of the sum of squares, in the order of the optimizer's parameters. `beat` is told where this rank is, `say` prints a line.
+    what any rank wished for. `record_gradients` gets the step's number and the norm `[parameters]` of each gradient,
+    in the order of the optimizer's parameters; grad_norm is the root of the sum of their squares. `beat` is told where this
+    rank is, `say` prints a line.
 
     The gradient is that of (sum of losses) / (sum of weights) over the whole global batch, however many ranks and
     micro-batches it was cut into. A step that `health` objects to is not taken. Raises NumericalError before an update

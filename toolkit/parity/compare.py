@@ -118,7 +118,7 @@ def differing_parameters(theirs: Point, ours: Point, bounds: Bounds) -> list[str
     """Parameters whose gradient norms differ by more than rounding, in the order of the model."""
     names = theirs.gradient_norms.keys() & ours.gradient_norms.keys()
     floor = math.sqrt(sum(theirs.gradient_norms[name] ** 2 for name in names) / max(1, len(names)))
-    found = [name for name in ours.gradient_norms if name not in names]
+    found = [name for name in {**theirs.gradient_norms, **ours.gradient_norms} if name not in names]
     for name in (name for name in theirs.gradient_norms if name in names):
         value, wanted = ours.gradient_norms[name], theirs.gradient_norms[name]
         if not math.isfinite(value) or not math.isfinite(wanted):
@@ -135,7 +135,7 @@ def _first_difference(reference: Sequence[Point], curve: Sequence[Point], bounds
         reasons = _reasons(theirs, ours, bounds)
         if parameters and not reasons:
             name = parameters[0]
-            values = f"{ours.gradient_norms[name]:.6g} against {theirs.gradient_norms.get(name, math.nan):.6g}"
+            values = " against ".join(f"{point.gradient_norms.get(name, math.nan):.6g}" for point in (ours, theirs))
             reasons = [f"gradient norm of {name} {values}"]
         if reasons:
             return Difference(theirs.step, reasons, parameters, len(theirs.gradient_norms))

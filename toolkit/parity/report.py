@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
@@ -47,9 +48,10 @@ class Row:
 
 def print_report(rows: Sequence[Row], console: Console) -> None:
     """The table, the differences by step as bars, and what there is to say of each layout that differs or failed."""
-    table = Table(title="parity", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
     for column in _COLUMNS:
-        table.add_column(column, justify="right" if column in ("processes", "steps", "loss", "grad_norm") else "left")
+        number = column in ("processes", "steps", "loss", "grad_norm")
+        table.add_column(column, justify="right" if number else "left", no_wrap=number)
     for row in rows:
         style = "red" if row.differs or row.outcome.failed else ""
         table.add_row(*_cells(row)[:-1], Text(row.verdict, style))

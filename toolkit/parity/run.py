@@ -172,7 +172,7 @@ def read_curve(folder: Path) -> list[Point]:
     norms = {entry["step"]: entry["gradient_norms"] for entry in logged(folder / "gradient_norms.jsonl")}
     keys = ("step", "loss", "grad_norm", "learning_rate", "tokens", "label_tokens")
     steps = [entry for entry in logged(folder / "metrics.jsonl") if "grad_norm" in entry]
-    return [Point(*(entry[key] for key in keys), norms.get(entry["step"], {})) for entry in steps]
+    return [Point(**{key: entry[key] for key in keys}, gradient_norms=norms.get(entry["step"], {})) for entry in steps]
 
 
 def last_words(log: Path) -> str:
