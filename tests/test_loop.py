@@ -25,6 +25,7 @@ from toolkit.health import Health
 from toolkit.layout import Layout, build_layout
 from toolkit.loop import StepResult, Wishes, train
 from toolkit.loss_scale import LossScale
+from toolkit.monitor.gradient_log import names_of
 from toolkit.monitor.heartbeat import Heartbeat
 from toolkit.objectives import ObjectiveModule, ObjectiveOutput
 from toolkit.objectives.causal_lm import CausalLanguageModeling
@@ -196,3 +197,28 @@ def test_the_evaluation_of_each_source_is_its_own_and_the_total_is_of_all_tokens
     assert found["eval_loss/b"] == pytest.approx(plain_mean_loss(module, rows, range(2, 5)).item(), rel=1e-5)
     assert found["eval_loss"] == pytest.approx(plain_mean_loss(module, rows, range(5)).item(), rel=1e-5)
     assert "eval_loss/a" not in evaluate_loss(layout, module, feed, {"a": (0, 5)})
+
+
+def test_the_gradient_norm_of_every_parameter_is_recorded(layout) -> None:
+    """One step over rows of 1, 2, 4 and 33 labelled tokens, beside autograd's own gradients of the plain mean loss."""
+    module, rows = model_and_rows([1, 2, 4, 33])
+    plain_mean_loss(module, rows, range(4)).backward()
+    wanted = {name.removeprefix("model."): p.grad.double().norm().item() for name, p in module.named_parameters()}
+    module.zero_grad(set_to_none=True)
+    decayed = [p for p in module.parameters() if p.dim() > 1]
+    others = [p for p in module.parameters() if p.dim() == 1]
+    optimizer = torch.optim.SGD([{"params": others}, {"params": decayed}], lr=0.1)
+    names, order = names_of(module, optimizer)
+    recorded = []
+    feed = Feed(rows, Capacity(None, 2), 0, 1, True, 0)
+    plan = BatchPlan(len(rows), 4, seed=0, shuffle=False)
+    train(
+        layout, module, optimizer, feed.steps(plan, 0, 1), schedule=Schedule(0.1, 1, 0, "constant"), max_grad_norm=1e-3,
+        seed=0, health=Health(WatchConfig(), print), loss_scale=LossScale(), say=print, beat=Heartbeat(),
+        record=lambda result: None, record_gradients=lambda step, norms: recorded.append((step, norms.tolist())),
+        wishes=Wishes, after_step=lambda step, wished: None,
+    )  # fmt: skip
+    ((step, norms),) = recorded
+    assert step == 1
+    assert [names[index] for index in order] == list(wanted)
+    assert dict(zip(names, norms, strict=True)) == pytest.approx(wanted, rel=1e-5)

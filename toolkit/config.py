@@ -221,6 +221,9 @@ class RunConfig:
     log_every: int = option(
         10, "optimizer steps between printed lines where there is no terminal", minimum=1, alters=False
     )
+    log_gradient_norms: bool = option(
+        False, "write every parameter's gradient norm of every step to OUTPUT_DIR/gradient_norms.jsonl", alters=False
+    )
     eval_every: int | None = option(
         None, "optimizer steps between evaluations; one at the end in any case", minimum=1, alters=False
     )

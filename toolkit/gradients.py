@@ -1,43 +1,50 @@
-"""The true global gradient norm, also where gradients are sharded, and scaling in place."""
+"""The true norm of every gradient, also where it is sharded, and scaling in place."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial
 
 # Squares are summed in fp32 within blocks of this many numbers and in fp64 across them. A plain fp32 sum over the 28
 # million numbers of one embedding is off by 1e-3 on CPUs, and by another amount when it is sharded.
 _BLOCK = 4096
 
 
-def global_norm(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
-    """Euclidean norm `[]` of all gradients together, in fp64 where the device has it.
+def gradient_squares(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
+    """Squared Euclidean norm of each parameter's whole gradient, `[parameters]`, in fp64 where the device has it.
 
-    Gradients may be plain tensors or sharded over one or more device meshes; each mesh needs one small collective.
+    Gradients may be plain tensors or sharded over one or more device meshes; each mesh needs one small collective per
+    dimension, however many parameters there are. A parameter without a gradient has 0.
     """
-    squares: dict[tuple, tuple[DTensor | None, list[torch.Tensor]]] = {}
-    for parameter in parameters:
+    squares: dict[int, torch.Tensor] = {}
+    meshes: dict[DeviceMesh, list[int]] = {}
+    for index, parameter in enumerate(parameters):
         gradient = parameter.grad
-        if gradient is None:
-            continue
         if isinstance(gradient, DTensor):
-            key = (gradient.device_mesh, gradient.placements)
-            squares.setdefault(key, (gradient, []))[1].append(_square(gradient.to_local()))
-        else:
-            squares.setdefault((), (None, []))[1].append(_square(gradient))
-    totals = []
-    for example, parts in squares.values():
-        total = torch.stack(parts).sum()
-        if example is not None:
-            # What is sharded along a mesh dimension is summed over it; what is replicated counts once.
-            pieces = [Replicate() if p.is_replicate() else Partial() for p in example.placements]
-            # Offloaded gradients lie on the host, out of reach of the mesh's collectives.
-            total = total.to(example.device_mesh.device_type)
-            total = DTensor.from_local(total, example.device_mesh, pieces, run_check=False).full_tensor()
-        totals.append(total)
-    return torch.stack(totals).sum().sqrt() if totals else torch.zeros(())
+            squares[index] = _square(gradient.to_local()) * _counts_here(gradient)
+            meshes.setdefault(gradient.device_mesh, []).append(index)
+        elif gradient is not None:
+            squares[index] = _square(gradient)
+    for mesh, indices in meshes.items():
+        # Offloaded gradients lie on the host, out of reach of the mesh's collectives.
+        part = torch.stack([squares[index] for index in indices]).to(mesh.device_type)
+        whole = DTensor.from_local(part, mesh, [Partial()] * mesh.ndim, run_check=False).full_tensor()
+        for index, square in zip(indices, whole.unbind(), strict=True):
+            squares[index] = square
+    like = next(iter(squares.values()), torch.zeros(()))
+    return torch.stack(
+        [squares[i].to(like) if i in squares else torch.zeros_like(like) for i in range(len(parameters))]
+    )
+
+
+def _counts_here(gradient: DTensor) -> float:
+    """1 on the ranks whose parts are to be added up: what is replicated along a mesh dimension counts once there."""
+    place = gradient.device_mesh.get_coordinate()
+    assert place is not None
+    return float(not any(p.is_replicate() and at for p, at in zip(gradient.placements, place, strict=True)))
 
 
 def scale_gradients(parameters: Sequence[torch.nn.Parameter], factor: float) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from toolkit.gradients import global_norm, scale_gradients
+from toolkit.gradients import gradient_squares, scale_gradients
 from toolkit.health import Health
 from toolkit.layout import Layout
 from toolkit.loss_scale import LossScale
@@ -66,11 +66,14 @@ def train(
     beat: Beat,
     say: Callable[[str], None],
     record: Callable[[StepResult], None],
+    record_gradients: Callable[[int, torch.Tensor], None] | None = None,
     wishes: Callable[[], Wishes],
     after_step: Callable[[int, Wishes], None],
 ) -> None:
     """Run the optimizer steps. `record` gets each step's result, then `after_step` (evaluate, save, stop) its number and
-    what any rank wished for. `beat` is told where this rank is, `say` prints a line.
+    what any rank wished for. `record_gradients` gets the step's number and the norm `[parameters]` of each gradient,
+    in the order of the optimizer's parameters; grad_norm is the root of the sum of their squares. `beat` is told where this
+    rank is, `say` prints a line.
 
     The gradient is that of (sum of losses) / (sum of weights) over the whole global batch, however many ranks and
     micro-batches it was cut into. A step that `health` objects to is not taken. Raises NumericalError before an update
@@ -92,7 +95,8 @@ def train(
             # The one small collective of a step besides the gradients, and its one wait for the device.
             beat("reduce", step.index + 1)
             loss_sum, weight, tokens, labels, *votes = layout.sum(*sums, votes=wishes())
-            norm = global_norm(parameters)
+            squares = gradient_squares(parameters)
+            norm = squares.sum().sqrt()
             totals = torch.stack([loss_sum, weight, norm.to(loss_sum), tokens, labels, *votes]).tolist()
             all_tokens, all_labels, wished = int(totals[3]), int(totals[4]), Wishes(*totals[5:])
             # The wrapper averaged over ranks what must be summed over ranks and divided by the weight.
@@ -113,6 +117,8 @@ def train(
         now = time.perf_counter()
         times = (now - asked, started - asked, all_tokens / (now - asked))
         record(StepResult(step.index + 1, step.epoch, loss, grad_norm, learning_rate, all_tokens, all_labels, *times))
+        if record_gradients is not None:
+            record_gradients(step.index + 1, squares.sqrt() * scale)
         if objection is not None:
             health.refuse(step, objection, loss, grad_norm)
         after_step(step.index + 1, wished)

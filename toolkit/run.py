@@ -34,6 +34,7 @@ from toolkit.loop import Wishes, train
 from toolkit.loss_scale import LossScale
 from toolkit.monitor.banner import print_table
 from toolkit.monitor.decisions import decisions
+from toolkit.monitor.gradient_log import GradientLog, names_of
 from toolkit.monitor.precision import share_unchanged, snapshot
 from toolkit.monitor.progress import ProgressLog, logged
 from toolkit.objectives import Objective, ObjectiveModule
@@ -68,6 +69,7 @@ def fine_tune(
     eval_feed = None if data.eval is None else _feed(config, layout, model, tokenizer, data.eval)[0]
 
     module, optimizer = spread(layout, model, objective, config.train)
+    names = names_of(layout.accelerator.unwrap_model(module), optimizer)
     described = describe(run, data, total_steps)
     if run.checkpoint is not None:
         tell_changes(run, described)
@@ -81,9 +83,14 @@ def fine_tune(
     rehearse(layout, module, data.train, padding_free=config.train.padding_free, pad_token_id=tokenizer.pad_token_id)
 
     start = 0 if run.checkpoint is None else run.checkpoint.step
+    gradient_log = None
+    if config.log_gradient_norms:
+        gradient_log = GradientLog(run.folder.gradient_norms, *names, start=start, active=layout.is_main)
     with ProgressLog(run.folder.metrics, total_steps, config.log_every, start=start, active=layout.is_main) as log:
         evaluations = _train(
-            Training(run, module, optimizer, plan, feed, eval_feed, schedule, data, log, described, small_files)
+            Training(
+                run, module, optimizer, plan, feed, eval_feed, schedule, data, log, gradient_log, described, small_files
+            )
         )
     if data.stream is not None:
         say(f"train, as far as it was read: {_read_by_all(layout, data.stream)}")
@@ -108,6 +115,7 @@ class Training:
     schedule: Schedule
     data: PreparedData
     log: ProgressLog
+    gradient_log: GradientLog | None
     described: dict[str, Any]
     small_files: SmallFiles
 
@@ -190,6 +198,7 @@ def _train(t: Training) -> dict[str, dict[str, float]]:
                 beat=run.beat,
                 say=run.say,
                 record=t.log.step,
+                record_gradients=None if t.gradient_log is None else t.gradient_log.step,
                 wishes=agenda.wishes,
                 after_step=after_step,
             )
@@ -198,6 +207,8 @@ def _train(t: Training) -> dict[str, dict[str, float]]:
             saver.finish()
             start = restore(_checkpoint_before(run, bad))
             t.log.rewind(start)
+            if t.gradient_log is not None:
+                t.gradient_log.rewind(start)
     saver.finish()
     if t.eval_feed is not None and "after" not in evaluations:
         evaluate(total_steps)

@@ -19,10 +19,17 @@ from toolkit.parsing import to_yaml
 
 _MANIFEST = ".toolkit-run.json"
 # Everything a run may write, directories last.
-_ENTRIES = ("config.yaml", "accelerate_config.yaml", "metrics.jsonl", "predictions.jsonl", "model")
+_ENTRIES = (
+    "config.yaml",
+    "accelerate_config.yaml",
+    "metrics.jsonl",
+    "gradient_norms.jsonl",
+    "predictions.jsonl",
+    "model",
+)
 _PARTIAL = "model.partial"  # the model while it is being written
 # A run that died had no time to note these; in a folder with our manifest they are ours by name.
-_OURS_BY_NAME = ("metrics.jsonl", "predictions.jsonl")
+_OURS_BY_NAME = ("metrics.jsonl", "gradient_norms.jsonl", "predictions.jsonl")
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """One JSON object per optimizer step and per evaluation."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def gradient_norms(self) -> Path:
+        """One JSON object per optimizer step, with `log_gradient_norms`."""
+        return self.path / "gradient_norms.jsonl"
 
     @property
     def predictions(self) -> Path:

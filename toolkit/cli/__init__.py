@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 
 from toolkit import __version__
-from toolkit.cli import checkpoints, doctor, export, inspect, launch, layouts, prepare
+from toolkit.cli import checkpoints, doctor, export, inspect, launch, layouts, parity, prepare
 from toolkit.errors import exit_with_message
 
 VERBS: dict[str, ModuleType] = {
@@ -17,6 +17,7 @@ VERBS: dict[str, ModuleType] = {
     "prepare": prepare,
     "layouts": layouts,
     "doctor": doctor,
+    "parity": parity,
     "checkpoints": checkpoints,
     "export": export,
 }

@@ -31,7 +31,7 @@ def run_command(command: Command) -> int:
             code = process.wait()
         if code == 0:
             return 0
-        return _first_code(Path(codes)) or (128 - code if code < 0 else code)
+        return first_code(Path(codes)) or (128 - code if code < 0 else code)
 
 
 def _ignore_requests() -> None:
@@ -69,6 +69,6 @@ def _workers(launcher: int, script: str) -> list[psutil.Process]:
     return found
 
 
-def _first_code(folder: Path) -> int | None:
+def first_code(folder: Path) -> int | None:
     written = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)
     return int(written[0].read_text()) if written else None

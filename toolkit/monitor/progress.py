@@ -19,7 +19,7 @@ class ProgressLog:
 
     def __init__(self, path: Path, total_steps: int, log_every: int, *, start: int, active: bool) -> None:
         self._active, self._total, self._log_every, self._path = active, total_steps, log_every, path
-        self._file: TextIO | None = _cut(path, start) if active else None
+        self._file: TextIO | None = open_at(path, start) if active else None
         state = TextColumn("loss {task.fields[loss]}  {task.fields[speed]} tokens/s")
         self._bar = bar(MofNCompleteColumn(), state, active=active)
         self._task = self._bar.add_task("training", total=total_steps, completed=start, loss="-", speed="-")
@@ -65,7 +65,7 @@ class ProgressLog:
         """Training goes on from `step`: what was logged after it is not part of this run any more."""
         if self._file:
             self._file.close()
-            self._file = _cut(self._path, step)
+            self._file = open_at(self._path, step)
         self._bar.update(self._task, completed=step)
 
     def _write(self, entry: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ def logged(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def _cut(path: Path, step: int) -> TextIO:
+def open_at(path: Path, step: int) -> TextIO:
     """Open `path` to append, with only the entries of the first `step` steps in it: a resumed run writes the others again.
 
     The cut file takes the place of the old one in one move, so that nothing is lost if this process dies here.
