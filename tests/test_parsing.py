@@ -236,7 +236,7 @@ def test_every_shipped_layout_is_one_that_accelerate_reads(file: Path) -> None:
     loaded = load_config_from_file(str(file))
     settings = yaml.safe_load(file.read_text())
     assert loaded.num_processes == settings["num_processes"]
-    assert loaded.mixed_precision in ("no", "bf16")
+    assert loaded.mixed_precision in ("no", "bf16", "fp16")
     _check_sections(file, settings)
 
 
