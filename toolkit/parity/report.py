@@ -48,10 +48,13 @@ class Row:
 
 def print_report(rows: Sequence[Row], console: Console) -> None:
     """The table, the differences by step as bars, and what there is to say of each layout that differs or failed."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in _COLUMNS:
         number = column in ("processes", "steps", "loss", "grad_norm")
-        table.add_column(column, justify="right" if number else "left", no_wrap=number)
+        # What may be broken into lines on a narrow terminal: "learning rate", and verdicts of several words.
+        table.add_column(
+            column, justify="right" if number else "left", no_wrap=number or column == "layout", overflow="fold"
+        )
     for row in rows:
         style = "red" if row.differs or row.outcome.failed else ""
         table.add_row(*_cells(row)[:-1], Text(row.verdict, style))
