@@ -36,11 +36,12 @@ class Bounds:
 
 
 # Sums in another order, over 20 steps. The others are about the precision: bf16 keeps 8 bits of mantissa, 2^-8 = 0.4 % per
-# product, fp16 11 bits; PowerSGD sends approximations. The same bounds hold in tests/distributed/test_same_curve.py.
-FP32 = Bounds("fp32", 1e-5, 1e-5, 1e-4)
-FP16 = Bounds("fp16", 1e-3, 5e-3, 2e-2)
-BF16 = Bounds("bf16", 1e-2, 5e-2, 0.2)
-POWER_SGD = Bounds("PowerSGD", 5e-2, 0.3, 1.2)
+# product, fp16 11 bits; PowerSGD sends approximations. Those of loss and norm hold in tests/distributed/test_same_curve.py;
+# of the parameters of the demo none came to half of its bound.
+FP32 = Bounds("fp32", 1e-5, 1e-5, 5e-5)
+FP16 = Bounds("fp16", 1e-3, 5e-3, 1e-2)
+BF16 = Bounds("bf16", 1e-2, 5e-2, 0.1)
+POWER_SGD = Bounds("PowerSGD", 5e-2, 0.3, 0.8)
 
 
 def bounds_of(settings: Iterable[tuple[Mapping[str, Any], str]]) -> Bounds:

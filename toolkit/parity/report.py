@@ -14,7 +14,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from toolkit.parity.compare import Comparison, Difference, Point, relative
+from toolkit.parity.compare import FP32, Comparison, Difference, Point, relative
 from toolkit.parity.run import LayoutRun, Outcome
 
 _COLUMNS = ("layout", "processes", "steps", "loss", "grad_norm", "learning rate", "rows", "verdict")
@@ -48,10 +48,17 @@ class Row:
 
 def print_report(rows: Sequence[Row], console: Console) -> None:
     """The table, the differences by step as bars, and what there is to say of each layout that differs or failed."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in _COLUMNS:
         number = column in ("processes", "steps", "loss", "grad_norm")
-        table.add_column(column, justify="right" if number else "left", no_wrap=number)
+        # On a narrow terminal words go to the next line: "learning rate", and verdicts of several words.
+        longest = max(map(len, column.split()), default=0)
+        table.add_column(
+            column,
+            justify="right" if number else "left",
+            no_wrap=number or column == "layout",
+            min_width=max(longest, 9) if column == "verdict" else longest,
+        )
     for row in rows:
         style = "red" if row.differs or row.outcome.failed else ""
         table.add_row(*_cells(row)[:-1], Text(row.verdict, style))
@@ -172,17 +179,20 @@ def _bar(value: float, bound: float) -> str:
 
 def _around(reference: Row, row: Row, first: Difference) -> Table:
     """The steps around the first difference, the reference's value beside this one's."""
-    table = Table(title=f"\n{row.run.name} beside {reference.run.name}", title_justify="left")
-    for column in ("step", "loss", "", "grad_norm", "", "learning rate", "", "label_tokens", ""):
-        table.add_column(column, justify="right")
+    title = f"\n{reference.run.name} and {row.run.name} around the first difference"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    names = {"loss": ".7g", "grad_norm": ".7g", "learning_rate": ".6g", "label_tokens": "d"}
+    for column in ("step", *(part for name in names for part in (name, ""))):
+        table.add_column(column, justify="right", no_wrap=True)
     for theirs, ours in zip(reference.outcome.curve, row.outcome.curve, strict=False):
-        if abs(theirs.step - first.step) <= _AROUND:
-            cells = [str(theirs.step)]
-            for name in ("loss", "grad_norm", "learning_rate", "label_tokens"):
-                value, wanted = getattr(ours, name), getattr(theirs, name)
-                style = "red" if relative(value, wanted) > 1e-5 or math.isnan(relative(value, wanted)) else ""
-                cells += [f"{wanted:.7g}", f"[{style}]{value:.7g}[/]" if style else f"{value:.7g}"]
-            table.add_row(*cells, style="bold" if theirs.step == first.step else "")
+        if abs(theirs.step - first.step) > _AROUND:
+            continue
+        cells: list[str | Text] = [str(theirs.step)]
+        for name, shape in names.items():
+            value, wanted = getattr(ours, name), getattr(theirs, name)
+            near = relative(value, wanted) <= FP32.loss
+            cells += [format(wanted, shape), Text(format(value, shape), "" if near else "red")]
+        table.add_row(*cells, style="bold" if theirs.step == first.step else "")
     return table
 
 
