@@ -64,6 +64,8 @@ def measure(layout: Layout, folder: Path, layers: int, rounds: int) -> tuple[dic
         times.setdefault(name, []).append(seconds)
 
     def make_saver(kind: str) -> Saver:
+        """One that writes at once or in the background, and notes its times."""
+
         def saved(step: int, seconds: float, stalled: float) -> None:
             note(f"{kind} save", seconds)
             note(f"{kind} stall", stalled)

@@ -24,11 +24,12 @@ _UNCHECKED_SECTIONS = {
     "parallelism_config": "parallelism_config_",
     "dynamo_config": "dynamo_",
 }
-# Keys in those sections that the toolkit reads from the file itself; accelerate passes them over.
-_OWN_KEYS = {
-    "parallelism_config": ("gradient_accumulation_steps", "ddp_comm_hook", "ddp_comm_state_option"),
-    "fsdp_config": ("gradient_accumulation_steps",),
-}
+# Keys that accelerate passes over and the toolkit reads from the file. They stand in `parallelism_config`, the one section
+# whose name fits every kind of layout. Accumulation is found where accelerate's own questionnaire puts it, too.
+ACCUMULATION = "gradient_accumulation_steps"
+COMM_HOOK = "ddp_comm_hook"
+COMM_STATE = "ddp_comm_state_option"
+_OWN_KEYS = {"parallelism_config": (ACCUMULATION, COMM_HOOK, COMM_STATE), "fsdp_config": (ACCUMULATION,)}
 
 
 @dataclass(frozen=True)

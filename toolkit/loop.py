@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,39 +91,71 @@ def train(
         while True:
             # Dropout is a function of (seed, step, rank), so that a resumed run draws what the uninterrupted one drew.
             torch.manual_seed((seed * 1_000_003 + step.index) * 65_537 + layout.draws)
-            sums = _forward_backward(layout, module, step, loss_scale.value, beat)
-            # The one small collective of a step besides the gradients, and its one wait for the device.
-            beat("reduce", step.index + 1)
-            loss_sum, weight, tokens, labels, *votes = layout.sum(*sums, votes=wishes())
-            squares = gradient_squares(parameters)
-            norm = squares.sum().sqrt()
-            totals = torch.stack([loss_sum, weight, norm.to(loss_sum), tokens, labels, *votes]).tolist()
-            all_tokens, all_labels, wished = int(totals[3]), int(totals[4]), Wishes(*totals[5:])
-            # The wrapper averaged over ranks what must be summed over ranks and divided by the weight.
-            scale = layout.averaged_over / totals[1] / loss_scale.value if totals[1] else 0.0
-            loss, grad_norm = (totals[0] / totals[1] if totals[1] else 0.0), totals[2] * scale
-            if not loss_scale.overflowed(loss, grad_norm, say):
+            found = _gradient(layout, module, parameters, step, loss_scale.value, beat, wishes)
+            if not loss_scale.overflowed(found.loss, found.grad_norm, say):
                 break
             optimizer.zero_grad(set_to_none=True)
         beat("update", step.index + 1)
-        objection = health.objection(loss, grad_norm)
-        if objection is None and totals[1]:
-            clip = min(1.0, max_grad_norm / (grad_norm + 1e-6)) if max_grad_norm else 1.0
-            scale_gradients(parameters, scale * clip)
+        objection = health.objection(found.loss, found.grad_norm)
+        if objection is None and found.weight:
+            clip = min(1.0, max_grad_norm / (found.grad_norm + 1e-6)) if max_grad_norm else 1.0
+            scale_gradients(parameters, found.scale * clip)
             optimizer.step()
             loss_scale.good()
         optimizer.zero_grad(set_to_none=True)
 
         now = time.perf_counter()
-        times = (now - asked, started - asked, all_tokens / (now - asked))
-        record(StepResult(step.index + 1, step.epoch, loss, grad_norm, learning_rate, all_tokens, all_labels, *times))
+        sizes, times = (found.tokens, found.label_tokens), (now - asked, started - asked, found.tokens / (now - asked))
+        record(StepResult(step.index + 1, step.epoch, found.loss, found.grad_norm, learning_rate, *sizes, *times))
         if record_gradients is not None:
-            record_gradients(step.index + 1, squares.sqrt() * scale)
+            record_gradients(step.index + 1, found.squares.sqrt() * found.scale)
         if objection is not None:
-            health.refuse(step, objection, loss, grad_norm)
-        after_step(step.index + 1, wished)
+            health.refuse(step, objection, found.loss, found.grad_norm)
+        after_step(step.index + 1, found.wished)
         asked = time.perf_counter()
         beat("data", step.index + 2)
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """What the micro-batches of all ranks add up to. The parameters hold the gradient itself, still to be scaled.
+
+    loss, grad_norm: per unit of `weight`; scale: what gradients are multiplied by to be so too; squares: of each
+    parameter's gradient, before that.
+    """
+
+    loss: float
+    grad_norm: float
+    weight: float
+    scale: float
+    tokens: int
+    label_tokens: int
+    squares: torch.Tensor
+    wished: Wishes
+
+
+def _gradient(
+    layout: Layout,
+    module: torch.nn.Module,
+    parameters: Sequence[torch.nn.Parameter],
+    step: Step,
+    loss_scale: float,
+    beat: Beat,
+    wishes: Callable[[], Wishes],
+) -> _Gradient:
+    """Forward and backward of a step, and its sums over all ranks."""
+    sums = _forward_backward(layout, module, step, loss_scale, beat)
+    # The one small collective of a step besides the gradients, and its one wait for the device.
+    beat("reduce", step.index + 1)
+    loss_sum, weight, tokens, labels, *votes = layout.sum(*sums, votes=wishes())
+    squares = gradient_squares(parameters)
+    norm = squares.sum().sqrt()
+    totals = torch.stack([loss_sum, weight, norm.to(loss_sum), tokens, labels, *votes]).tolist()
+    # The wrapper averaged over ranks what must be summed over ranks and divided by the weight.
+    scale = layout.averaged_over / totals[1] / loss_scale if totals[1] else 0.0
+    loss = totals[0] / totals[1] if totals[1] else 0.0
+    sizes = int(totals[3]), int(totals[4])
+    return _Gradient(loss, totals[2] * scale, totals[1], scale, *sizes, squares, Wishes(*totals[5:]))
 
 
 def _forward_backward(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from toolkit.agenda import Agenda
-from toolkit.checkpoint.folder import Checkpoint
 from toolkit.checkpoint.record import describe, tell_changes
-from toolkit.checkpoint.resume import newest_whole
-from toolkit.checkpoint.save import Saver, SmallFiles, check_disk
-from toolkit.checkpoint.tensors import restore_tensors, tensor_bytes
+from toolkit.checkpoint.save import SmallFiles, check_disk
+from toolkit.checkpoint.tensors import tensor_bytes
 from toolkit.checks import check_before_training
 from toolkit.config import RunConfig
+from toolkit.course import Course, Training
 from toolkit.data.account import Account
 from toolkit.data.collate import collate
 from toolkit.data.plan import BatchPlan
@@ -25,20 +22,14 @@ from toolkit.data.prepared import PreparedData
 from toolkit.data.split import Capacity
 from toolkit.data.stream import RowStream
 from toolkit.data.tokens import TokenRows
-from toolkit.errors import NumericalError
-from toolkit.evaluation import evaluate_loss
 from toolkit.export import export_model, save_description, set_turn_end
-from toolkit.health import BadStep, Health
 from toolkit.layout import Layout
-from toolkit.loop import Wishes, train
-from toolkit.loss_scale import LossScale
 from toolkit.monitor.banner import print_table
 from toolkit.monitor.decisions import decisions
 from toolkit.monitor.gradient_log import GradientLog, names_of
-from toolkit.monitor.precision import share_unchanged, snapshot
-from toolkit.monitor.progress import ProgressLog, logged
-from toolkit.objectives import Objective, ObjectiveModule
-from toolkit.optim import Schedule, build_schedule
+from toolkit.monitor.progress import ProgressLog
+from toolkit.objectives import Objective
+from toolkit.optim import build_schedule
 from toolkit.parallel.spread import spread
 from toolkit.start import Run
 from toolkit.steps import Feed, StreamFeed, chosen_capacity, device_capacity
@@ -87,11 +78,10 @@ def fine_tune(
     if config.log_gradient_norms:
         gradient_log = GradientLog(run.folder.gradient_norms, *names, start=start, active=layout.is_main)
     with ProgressLog(run.folder.metrics, total_steps, config.log_every, start=start, active=layout.is_main) as log:
-        evaluations = _train(
-            Training(
-                run, module, optimizer, plan, feed, eval_feed, schedule, data, log, gradient_log, described, small_files
-            )
+        training = Training(
+            run, module, optimizer, plan, feed, eval_feed, schedule, data, log, gradient_log, described, small_files
         )
+        evaluations = Course(training).run()
     if data.stream is not None:
         say(f"train, as far as it was read: {_read_by_all(layout, data.stream)}")
     run.stop.finishing()
@@ -100,138 +90,6 @@ def fine_tune(
     if layout.is_main:
         run.folder.record_files()
     return evaluations
-
-
-@dataclass(frozen=True)
-class Training:
-    """Everything that the steps of a run need, prepared."""
-
-    run: Run
-    module: ObjectiveModule
-    optimizer: torch.optim.Optimizer
-    plan: BatchPlan
-    feed: Feed | StreamFeed
-    eval_feed: Feed | None
-    schedule: Schedule
-    data: PreparedData
-    log: ProgressLog
-    gradient_log: GradientLog | None
-    described: dict[str, Any]
-    small_files: SmallFiles
-
-
-def _train(t: Training) -> dict[str, dict[str, float]]:
-    """The steps, from the beginning or from a checkpoint, with evaluations and checkpoints between them."""
-    run, config, layout, total_steps = t.run, t.run.config, t.run.layout, t.schedule.total_steps
-    health, loss_scale = Health(config.watch, run.say), LossScale.starting_at(layout.choices.start_loss_scale)
-    evaluations: dict[str, dict[str, float]] = {}
-    watched = snapshot(t.module)
-
-    def evaluate(step: int, name: str = "after") -> dict[str, float]:
-        assert t.eval_feed is not None
-        run.beat("evaluate", step)
-        evaluations[name] = evaluate_loss(layout, t.module, t.eval_feed, t.data.eval_ranges, run.beat)
-        t.log.evaluation(step, evaluations[name])
-        return evaluations[name]
-
-    def save(step: int) -> None:
-        record = t.described | {"step": step, "best": agenda.best, "health": health.state()}
-        record["loss_scale"] = loss_scale.state()
-        saver.save(step, t.module, t.optimizer, record, agenda.best_step)
-
-    saver = Saver(
-        layout,
-        run.folder.path,
-        config.checkpoint,
-        small_files=t.small_files,
-        saved=t.log.checkpoint,
-        beat=run.beat,
-        say=run.say,
-    )
-    agenda = Agenda(
-        config,
-        total_steps,
-        is_main=layout.is_main,
-        stop=run.stop,
-        evaluate=None if t.eval_feed is None else evaluate,
-        save=save,
-        failed=saver.failed,
-        finish_saves=saver.finish,
-    )
-
-    def after_step(step: int, wished: Wishes) -> None:
-        if step == 1 and watched:
-            run.say(share_unchanged(layout, t.module, watched))
-        run.watch.step(step)
-        agenda.after_step(step, wished)
-
-    def restore(checkpoint: Checkpoint) -> int:
-        run.beat("restore", checkpoint.step)
-        restore_tensors(checkpoint.path, layout.accelerator.unwrap_model(t.module), t.optimizer)
-        health.restore(checkpoint.record.get("health") or {})
-        loss_scale.restore(checkpoint.record.get("loss_scale") or {})
-        agenda.best = checkpoint.record.get("best")
-        return checkpoint.step
-
-    if run.checkpoint is None:
-        start = 0
-        if t.eval_feed is not None:
-            agenda.check_metrics(evaluate(0, "before"))
-    else:
-        start = restore(run.checkpoint)
-        evaluations |= _logged_evaluations(run, total_steps)
-        run.say(f"resume: going on after step {start} of {total_steps}, from {run.checkpoint.path}")
-    run.stop.guard()
-    while True:
-        passed_by = health.bad_steps if config.watch.on_bad_step == "rewind" else ()
-        try:
-            train(
-                layout,
-                t.module,
-                t.optimizer,
-                t.feed.steps(t.plan, start, total_steps, passed_by),
-                schedule=t.schedule,
-                max_grad_norm=config.train.max_grad_norm,
-                seed=config.seed,
-                health=health,
-                loss_scale=loss_scale,
-                beat=run.beat,
-                say=run.say,
-                record=t.log.step,
-                record_gradients=None if t.gradient_log is None else t.gradient_log.step,
-                wishes=agenda.wishes,
-                after_step=after_step,
-            )
-            break
-        except BadStep as bad:
-            saver.finish()
-            start = restore(_checkpoint_before(run, bad))
-            t.log.rewind(start)
-            if t.gradient_log is not None:
-                t.gradient_log.rewind(start)
-    saver.finish()
-    if t.eval_feed is not None and "after" not in evaluations:
-        evaluate(total_steps)
-    return evaluations
-
-
-def _checkpoint_before(run: Run, bad: BadStep) -> Checkpoint:
-    checkpoint = run.layout.on_main(lambda: newest_whole(run.folder.path, run.say))
-    if checkpoint is None:
-        raise NumericalError(f"{bad}; there is no checkpoint to go back to (checkpoint.save_every)")
-    run.say(f"warning: {bad}; going back to {checkpoint.path.name}, that batch is passed by")
-    return checkpoint
-
-
-def _logged_evaluations(run: Run, total_steps: int) -> dict[str, dict[str, float]]:
-    """The evaluations before the first step and after the last that an earlier start has made, the same on all ranks."""
-
-    def read() -> dict[str, dict[str, float]]:
-        names = {0: "before", total_steps: "after"}
-        found = [entry for entry in logged(run.folder.metrics) if "eval_loss" in entry and entry["step"] in names]
-        return {names[entry["step"]]: {k: v for k, v in entry.items() if k != "step"} for entry in found}
-
-    return run.layout.on_main(read)
 
 
 def _check_disk(run: Run, module: torch.nn.Module, optimizer: torch.optim.Optimizer, small_files: SmallFiles) -> None:

@@ -11,28 +11,18 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-DEMO = ROOT / "recipes" / "demo"
+from tests.demo import ROOT, demo_flags
+
 STEPS = 60
 LAUNCH = [sys.executable, "-c", "from toolkit.cli import main; main()", "launch", "sft", "--layout", "ddp"]
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "random", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT),
 }  # fmt: skip
-RECIPE = {
-    "model.name_or_path": DEMO / "model",
-    "model.random_init": "true",
-    "data.train": DEMO / "train.jsonl",
-    "data.max_rows": 300,
-    "train.global_batch_size": 4,
-    "train.max_steps": STEPS,
-    "train.learning_rate": "1e-3",
-    "checkpoint.save_every": 1000,
-    "checkpoint.save_every_minutes": 0,
-}
 
 
 def flags(folder: Path, **more: object) -> list[str]:
-    return [f"--{key}={value}" for key, value in {**RECIPE, "output_dir": folder, **more}.items()]
+    never = {"checkpoint.save_every": 1000, "checkpoint.save_every_minutes": 0}
+    return demo_flags(**{"train.max_steps": STEPS, **never, "output_dir": folder, **more})
 
 
 def curve(folder: Path) -> list[tuple[int, float, float, float]]:

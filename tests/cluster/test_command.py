@@ -19,7 +19,7 @@ CLUSTER = Allocation("SLURM job 9", 16, 3, 8, "10.0.0.1", 20009, "9")
 def command(layout: str, allocation: Allocation, *, processes: int | None = None, devices: int = 0) -> Command:
     return build_command(
         CONFIGS / f"{layout}.yaml", Path("r.py"), ["--a", "b c"], allocation, num_processes=processes,
-        devices_here=lambda: devices, interface_to=lambda head, port: "eth7",
+        devices_here=lambda: devices, interface_to=lambda head: "eth7",
     )  # fmt: skip
 
 
@@ -88,6 +88,9 @@ def test_sizes_of_a_mesh_fit_the_machines(layout, allocation, processes, expecte
 @pytest.mark.parametrize(
     ("layout", "allocation", "processes", "message"),
     [
+        ("ddp", NODE, 9, "9 processes on a machine with 8 accelerators"),
+        ("ddp", CLUSTER, 256, "16 processes on a machine with 8 accelerators"),
+        ("ddp", HERE, 0, "--num_processes: must be at least 1"),
         ("single", CLUSTER, None, "is for one process; with 16"),
         ("single", HERE, 2, "is for one process; with 2"),
         ("hsdp", HERE, 5, "5 processes cannot be cut into 2 replicas"),
@@ -109,4 +112,23 @@ def test_names_that_are_not_there_list_those_that_are(tmp_path: Path) -> None:
     assert find_script("sft") == Path("recipes/sft.py")
     (tmp_path / "x.yaml").write_text("lr: 3\n")
     with pytest.raises(UserError, match="not an accelerate config"):
+        build_command(tmp_path / "x.yaml", Path("r.py"), [], HERE, num_processes=None, devices_here=lambda: 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "distributed_type: MULTI_GPU\nnum_processes: many\n",
+            "num_processes must be a whole number of at least 1, got many",
+        ),
+        (
+            "distributed_type: FSDP\nparallelism_config: {parallelism_config_tp_size: two}\n",
+            "parallelism_config_tp_size must be a whole number of at least 1, got two",
+        ),
+    ],
+)
+def test_numbers_of_a_file_are_numbers(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(UserError, match=message):
         build_command(tmp_path / "x.yaml", Path("r.py"), [], HERE, num_processes=None, devices_here=lambda: 0)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from tests.distributed.conftest import ROOT
+from tests.distributed.conftest import ROOT, launch
 
 pytestmark = pytest.mark.distributed
 
@@ -82,3 +82,24 @@ def test_a_tied_model_whose_file_holds_both_matrices(tmp_path: Path, sft) -> Non
         for mine, step in zip(sft(name, "fsdp2", *arguments, flags=flags).steps(), wanted, strict=True):
             assert mine["loss"] == pytest.approx(step["loss"], rel=1e-5), name
             assert mine["grad_norm"] == pytest.approx(step["grad_norm"], rel=1e-5), name
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_fp32_adapters_on_a_bf16_base(precision: str) -> None:
+    """C10, C14: the base stays as it is, adapters train in fp32, FSDP2 follows DDP, all ranks have the same norm."""
+    found = {}
+    for layout in ("ddp", "fsdp2"):
+        file = Path(__file__).with_name("adapter_run.py")
+        code, output = launch(file, [], layout=layout, flags=("--mixed_precision", precision), timeout=120)
+        assert code == 0, output
+        told = [json.loads(line) for line in output.splitlines() if line.startswith('{"losses"')]
+        assert len(told) == 2, output
+        assert told[0] == told[1], "ranks differ"
+        assert told[0]["adapters"] == ["torch.float32"]
+        assert told[0]["base_unchanged"]
+        assert told[0]["frozen"] > 10
+        assert all(type(norm) is float for norm in told[0]["grad_norms"])
+        found[layout] = told[0]
+    assert found["ddp"]["losses"][0] - found["ddp"]["losses"][-1] > 0.1, "nothing was learned"
+    assert found["fsdp2"]["losses"] == pytest.approx(found["ddp"]["losses"], rel=1e-3)
+    assert found["fsdp2"]["grad_norms"] == pytest.approx(found["ddp"]["grad_norms"], rel=1e-2)

@@ -12,30 +12,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.demo import demo_flags
 from tests.distributed.killing import Started
 from toolkit.checkpoint.folder import find_checkpoints
 
 pytestmark = pytest.mark.distributed
 
-DEMO = Path(__file__).parents[2] / "recipes" / "demo"
 STEPS = 200
 
 
 @pytest.fixture(scope="module")
 def recipe() -> list[str]:
-    settings = {
-        "model.name_or_path": DEMO / "model",
-        "model.random_init": "true",
-        "data.train": DEMO / "train.jsonl",
-        "data.max_rows": 300,
-        "train.global_batch_size": 4,
-        "train.max_steps": STEPS,
-        "train.learning_rate": "1e-3",
-        "checkpoint.save_every": 1,
-        "checkpoint.keep_last": 1,
-        "resume": "auto",
-    }
-    return [str(part) for key, value in settings.items() for part in (f"--{key}", value)]
+    every = {"checkpoint.save_every": 1, "checkpoint.keep_last": 1, "resume": "auto"}
+    return demo_flags(**{"train.max_steps": STEPS, **every})
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.doctor.launching import command, find_layout
+from toolkit.cluster.command import find_layout
+from toolkit.doctor.launching import command
 from toolkit.doctor.options import Options
 from toolkit.errors import UserError
 
@@ -30,8 +31,8 @@ def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     ("arguments", "message"),
     [
         (["--layout", "dpd"], "--layout dpd: no such layout, did you mean ddp?"),
-        (["--layout", "README.md"], "--layout README.md: not a layout file"),
-        (["--layout", "ddp", "--num_processes", "0"], "--num_processes 0: give a number above 0"),
+        (["--layout", "README.md"], "README.md: cannot be read"),
+        (["--layout", "ddp", "--num_processes", "0"], "--num_processes: must be at least 1, got 0"),
         (["--num_processes", "2"], "--num_processes needs --layout"),
         (["--wait", "0"], "--wait 0: give a number above 0"),
         (["--seconds", "-1"], "--seconds -1: give a number from 0 on"),
@@ -92,8 +93,8 @@ def test_every_option_reaches_the_launched_processes() -> None:
         json=False, output_dir="-odd name", wait=7.0, seconds=3.0, parameters=8e9, model=None, micro_batches=2,
         tokens=4096.0, compute_seconds=None,
     )  # fmt: skip
-    line = command(Path("ddp.yaml"), 2, given, Path("w.json"))
-    after = line[line.index("toolkit.doctor") + 1 :]
+    line = command(find_layout("ddp"), 2, given, Path("w.json"), lambda: 0).arguments
+    after = line[next(i for i, part in enumerate(line) if part.endswith("__main__.py")) + 1 :]
     import argparse
 
     parser = argparse.ArgumentParser()

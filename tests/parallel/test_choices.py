@@ -110,3 +110,17 @@ def test_what_nothing_here_does_is_refused_in_one_line(sections: dict, environme
     with pytest.raises(UserError, match=message) as refused:
         read_choices(launched(**sections), environment)
     assert "\n" not in str(refused.value)
+
+
+def test_what_is_done_besides_is_said() -> None:
+    assert Choices().said() == []
+    environment = {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR", "ACCELERATE_DYNAMO_MODE": "max-autotune"}
+    hook = launched(parallelism_config={"ddp_comm_hook": "BF16"})
+    assert read_choices(hook, environment).said() == [
+        "gradients sent in bf16",
+        "repeated blocks compiled by inductor, mode max-autotune, for lengths that change",
+    ]
+    part = {**FSDP, "FSDP_CPU_RAM_EFFICIENT_LOADING": "true", "FSDP_ACTIVATION_CHECKPOINTING": "true"}
+    recomputed, loading = read_choices(launched(), part).said()
+    assert recomputed == "activations recomputed in backward"
+    assert loading.startswith("each process loads its part")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.cluster.command import Command
 from toolkit.errors import UserError
 from toolkit.parity.compare import FP32, Comparison
 from toolkit.parity.report import bars
-from toolkit.parity.run import check_devices, check_flags, command_of, last_words, read_layouts
+from toolkit.parity.run import check_flags, command_of, last_words, read_layouts
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,13 +44,15 @@ def test_layouts_that_cannot_be_are_refused(text: str, said: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_more_processes_than_accelerators_are_refused_unless_cpus_are_asked_for() -> None:
-    runs = read_layouts("single,ddp,fsdp2:4")
-    check_devices(runs, 4, cpu=False)
-    check_devices(runs, 0, cpu=False)
-    check_devices(runs, 1, cpu=True)
-    with pytest.raises(UserError, match=r"has 2 accelerators.*fsdp2-4 \(4\); .*--cpu"):
-        check_devices(runs, 2, cpu=False)
+def test_more_processes_than_accelerators_are_refused_unless_cpus_are_asked_for(tmp_path: Path) -> None:
+    _, four = read_layouts("single,fsdp2:4")
+
+    def built(devices: int) -> Command:
+        return command_of(four, Path("r.py"), [], tmp_path, 7, overwrite=False, devices=devices)
+
+    assert built(4).arguments == built(0).arguments
+    with pytest.raises(UserError, match=r"fsdp2\.yaml: 4 processes on a machine with 2 accelerators"):
+        built(2)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +66,15 @@ def test_what_parity_sets_is_not_the_users(flag: str) -> None:
 
 def test_sizes_are_derived_for_another_number_of_processes(tmp_path: Path) -> None:
     one, eight = read_layouts("hsdp,hsdp:8")
-    built = command_of(eight, Path("recipes/sft.py"), ["--seed", "3"], tmp_path, 7, overwrite=False).arguments
+    built = command_of(
+        eight, Path("recipes/sft.py"), ["--seed", "3"], tmp_path, 7, overwrite=False, devices=0
+    ).arguments
     assert built[built.index("--parallelism_config_dp_shard_size") + 1] == "4"
     assert built[built.index("--train.max_steps") + 1] == "7"
     assert built[built.index("--output_dir") + 1] == str(tmp_path / "hsdp-8")
     assert (
         "--parallelism_config_dp_shard_size"
-        not in command_of(one, Path("r.py"), [], tmp_path, 7, overwrite=False).arguments
+        not in command_of(one, Path("r.py"), [], tmp_path, 7, overwrite=False, devices=0).arguments
     )
 
 

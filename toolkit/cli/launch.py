@@ -47,11 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Write the script, or start the processes of this node and end with their exit code. Raises UserError."""
-    from toolkit.cluster.command import find_layout, find_script
+    from toolkit.cluster.command import find_layout, find_script, recipe_flags
 
-    flags = _recipe_flags(rest)
+    flags = recipe_flags("launch", rest)
     layout, script = find_layout(arguments.layout), find_script(arguments.recipe)
-    for name in ("nodes", "num_processes", "gpus_per_node", "signal_before"):
+    for name in ("nodes", "gpus_per_node", "signal_before"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UserError(f"--{name}: must be at least 1, got {value}")
@@ -65,19 +65,12 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> None:
     _launch(arguments, script, layout, flags)
 
 
-def _recipe_flags(rest: list[str]) -> list[str]:
-    if rest and rest[0] != "--":
-        raise UserError(
-            f"{rest[0]} is not a flag of toolkit launch; flags of the recipe come after --: -- {shlex.join(rest)}"
-        )
-    return rest[1:]
-
-
 def _launch(arguments: argparse.Namespace, script: Path, layout: Path, flags: list[str]) -> None:
     from toolkit.cluster.allocation import read_allocation
     from toolkit.cluster.command import build_command
-    from toolkit.cluster.machine import count_accelerators, interface_to
+    from toolkit.cluster.machine import count_accelerators
     from toolkit.cluster.running import run_command
+    from toolkit.route import interface_towards
 
     allocation = read_allocation(os.environ)
     if arguments.nodes is not None and arguments.nodes != allocation.nodes:
@@ -93,7 +86,7 @@ def _launch(arguments: argparse.Namespace, script: Path, layout: Path, flags: li
         num_processes=arguments.num_processes,
         devices_here=count_accelerators,
         # What the user has chosen holds.
-        interface_to=(lambda head, port: None) if "GLOO_SOCKET_IFNAME" in os.environ else interface_to,
+        interface_to=(lambda head: None) if "GLOO_SOCKET_IFNAME" in os.environ else interface_towards,
     )
     for line in command.derived:
         print(f"launch: {line}", file=sys.stderr)

@@ -42,19 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Run all layouts, print and save the comparison, and end with the exit code that it deserves."""
-    from toolkit.cluster.command import find_script
+    from toolkit.cluster.command import find_script, recipe_flags
     from toolkit.cluster.machine import count_accelerators
-    from toolkit.parity.run import check_devices, check_flags, command_of, read_layouts
+    from toolkit.parity.run import check_flags, command_of, read_layouts
 
-    flags = _recipe_flags(rest)
+    flags = recipe_flags("parity", rest)
     check_flags(flags)
     if arguments.steps < 1:
         raise UserError(f"--steps: must be at least 1, got {arguments.steps}")
     script, layouts = find_script(arguments.recipe), read_layouts(arguments.layouts)
-    check_devices(layouts, 0 if arguments.cpu else count_accelerators(), cpu=arguments.cpu)
+    devices = 0 if arguments.cpu else count_accelerators()
     folder, overwrite = arguments.output, arguments.overwrite
     # All commands before the first run, so that sizes that do not fit are not found after an hour.
-    commands = [command_of(one, script, flags, folder, arguments.steps, overwrite=overwrite) for one in layouts]
+    commands = [
+        command_of(one, script, flags, folder, arguments.steps, overwrite=overwrite, devices=devices) for one in layouts
+    ]
     _claim(folder, overwrite=overwrite)
     outcomes: list[Outcome] = []
     for layout, command in zip(layouts, commands, strict=True):
@@ -66,14 +68,6 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> None:
             print(f"{message}\n({folder / layout.name}.log)", file=sys.stderr)
             sys.exit(BUG_EXIT_CODE)
     sys.exit(_report(_rows(layouts, outcomes), folder))
-
-
-def _recipe_flags(rest: list[str]) -> list[str]:
-    if rest and rest[0] != "--":
-        raise UserError(
-            f"{rest[0]} is not a flag of toolkit parity; flags of the recipe come after --: -- {shlex.join(rest)}"
-        )
-    return rest[1:]
 
 
 def _claim(folder: Path, *, overwrite: bool) -> None:

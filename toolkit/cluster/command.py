@@ -66,6 +66,15 @@ def find_script(name: str) -> Path:
     raise UserError(f"{name}: there is no such recipe; there are: {names or 'none, run this in the repository'}")
 
 
+def recipe_flags(verb: str, rest: list[str]) -> list[str]:
+    """What follows `--`. Raises UserError for a flag before it that `verb` does not know."""
+    if rest and rest[0] != "--":
+        raise UserError(
+            f"{rest[0]} is not a flag of toolkit {verb}; flags of the recipe come after --: -- {shlex.join(rest)}"
+        )
+    return rest[1:]
+
+
 def build_command(
     layout: Path,
     script: Path,
@@ -74,7 +83,7 @@ def build_command(
     *,
     num_processes: int | None,
     devices_here: Callable[[], int],
-    interface_to: Callable[[str, int], str | None] = lambda head, port: None,
+    interface_to: Callable[[str], str | None] = lambda head: None,
 ) -> Command:
     """The command for this node of `allocation`.
 
@@ -84,6 +93,7 @@ def build_command(
     settings = read_layout(layout)
     derived: list[str] = []
     total = _processes(settings, layout, allocation, num_processes, devices_here, derived)
+    _refuse_too_many(layout, total // allocation.nodes, allocation.devices_per_node or devices_here())
     flags = ["--config_file", str(layout), "--num_processes", str(total), "--num_machines", str(allocation.nodes)]
     environment: dict[str, str] = {}
     if allocation.nodes > 1:
@@ -97,7 +107,7 @@ def build_command(
             f"node {allocation.node_rank} of {allocation.nodes}, which meet at {allocation.head}:{allocation.port} "
             f"({allocation.scheduler})"
         )
-        interface = interface_to(allocation.head, allocation.port)
+        interface = interface_to(allocation.head)
         if interface is not None:
             # A host name that resolves to the loopback address would be told to the other nodes otherwise.
             environment["GLOO_SOCKET_IFNAME"] = interface
@@ -133,6 +143,8 @@ def _processes(
             raise UserError(f"{layout} is for one process; with {max(nodes, asked or 1)} choose another, such as ddp")
         return 1
     if asked is not None:
+        if asked < 1:
+            raise UserError(f"--num_processes: must be at least 1, got {asked}")
         if asked % nodes:
             raise UserError(f"--num_processes {asked} cannot be shared by {nodes} nodes; give a multiple")
         return asked
@@ -141,7 +153,7 @@ def _processes(
     elif devices_here():
         per_node, why = devices_here(), "accelerators of this machine"
     else:
-        per_node = max(1, int(settings.get("num_processes") or 1) // int(settings.get("num_machines") or 1))
+        per_node = max(1, whole(settings, layout, "num_processes") // whole(settings, layout, "num_machines"))
         why = f"processes of {layout.name}; there is no accelerator"
     if nodes > 1:
         derived.append(f"num_processes {nodes * per_node} = {nodes} nodes x {per_node} {why}")
@@ -150,10 +162,26 @@ def _processes(
     return nodes * per_node
 
 
+def whole(section: dict[str, Any], layout: Path, key: str) -> int:
+    """A number of a layout file, 1 where it is not there. Raises UserError for what is none."""
+    value = section.get(key)
+    if value is not None and not (str(value).isdigit() and int(value)):
+        raise UserError(f"{layout}: {key} must be a whole number of at least 1, got {value}")
+    return int(value or 1)
+
+
+def _refuse_too_many(layout: Path, per_node: int, devices: int) -> None:
+    if devices and per_node > devices:
+        raise UserError(
+            f"{layout}: {per_node} processes on a machine with {devices} accelerators; ask for at most as many, or hide them "
+            "(CUDA_VISIBLE_DEVICES=) to run on CPU processes"
+        )
+
+
 def _sizes(settings: dict[str, Any], layout: Path, nodes: int, total: int, derived: list[str]) -> list[str]:
     """Flags for the sizes of a device mesh, where the layout has one and it is another here."""
     section = settings.get("parallelism_config") or {}
-    given = {name: int(section.get(f"parallelism_config_{name}_size") or 1) for name in _SIZES}
+    given = {name: whole(section, layout, f"parallelism_config_{name}_size") for name in _SIZES}
     if set(given.values()) == {1}:
         return []
     per_node, inner = total // nodes, given["tp"] * given["cp"]

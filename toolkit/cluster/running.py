@@ -42,11 +42,12 @@ def _ignore_requests() -> None:
 @contextlib.contextmanager
 def _passing_on(launcher: int, script: str) -> Iterator[None]:
     def pass_on(number: int, frame: FrameType | None) -> None:
+        """To the workers; to the launcher where it has none yet."""
         workers = _workers(launcher, script)
         for worker in workers:
             with contextlib.suppress(psutil.Error):
                 worker.send_signal(number)
-        if not workers and number == signal.SIGTERM:  # it has not started any yet
+        if not workers and number == signal.SIGTERM:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(launcher, number)
 

@@ -205,6 +205,7 @@ def _with_group(
     several = place.world_size > 1
 
     def late(what: str, seconds: float) -> None:
+        """A stage takes too long: the main process publishes what is known, and every process ends."""
         if meeting.is_main:
             others = meeting.collect("formed", range(place.world_size), time.monotonic())
             told = _by_reason({rank: why for rank, why in others.items() if why})

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from toolkit.cluster.command import find_layout
+from toolkit.cluster.allocation import Allocation
+from toolkit.cluster.command import Command, build_command, find_layout
+from toolkit.cluster.machine import count_accelerators
 from toolkit.doctor.options import Options
 from toolkit.doctor.report import Report, from_json
 from toolkit.errors import UserError
@@ -25,13 +26,11 @@ _START_SECONDS = 120.0  # for starting Python, importing torch and looking at th
 
 def launch_group(layout: str, processes: int | None, options: Options) -> Report:
     """The report of the layout's processes. Raises UserError for a layout that is not there or cannot run here."""
-    file = find_layout(layout)
-    count = _processes(file) if processes is None else processes
-    _refuse_too_many(file, count)
     with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
         written = Path(folder) / "report.json"
+        started = command(find_layout(layout), processes, options, written, count_accelerators)
         limit = _START_SECONDS + 5 * options.wait + 4 * options.seconds
-        text = _run(command(file, count, options, written), limit)
+        text = _run(started.argv, limit)
         if written.is_file():
             found: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
             return from_json(found)
@@ -39,11 +38,10 @@ def launch_group(layout: str, processes: int | None, options: Options) -> Report
     raise AssertionError("unreachable")
 
 
-def command(file: Path, processes: int, options: Options, written: Path) -> list[str]:
-    """The launcher's command line: one machine whatever the file says, a free port, and the flags of the doctor."""
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
-    launcher += ["--num_machines", "1", "--machine_rank", "0", "--main_process_ip", "127.0.0.1"]
-    launcher += ["--main_process_port", "0", "--num_processes", str(processes), "-m", "toolkit.doctor"]
+def command(
+    file: Path, processes: int | None, options: Options, written: Path, devices_here: Callable[[], int]
+) -> Command:
+    """What starts the doctor's processes on this machine. Raises UserError for a number that cannot be."""
     flags = {
         "--output_dir": options.output_dir,
         "--wait": options.wait,
@@ -55,29 +53,9 @@ def command(file: Path, processes: int, options: Options, written: Path) -> list
         "--compute-seconds": options.compute_seconds,
         "--write": written,
     }
-    return launcher + [f"{flag}={value}" for flag, value in flags.items() if value is not None]
-
-
-def _processes(file: Path) -> int:
-    """Of one machine: what the file says, divided by its machines."""
-    try:
-        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
-        settings = loaded if isinstance(loaded, dict) else {}
-        return max(1, int(settings.get("num_processes", 1)) // int(settings.get("num_machines", 1)))
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, TypeError) as error:
-        raise UserError(f"--layout {file}: not a layout file ({str(error).splitlines()[0]})") from None
-
-
-def _refuse_too_many(file: Path, processes: int) -> None:
-    import torch
-
-    if processes < 1:
-        raise UserError(f"--num_processes {processes}: give a number above 0")
-    devices = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
-    if devices and processes > devices:
-        raise UserError(
-            f"{file} starts {processes} processes, this machine has {devices} accelerators; use --num_processes"
-        )
+    arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+    script, here = Path(__file__).with_name("__main__.py"), Allocation("this machine")
+    return build_command(file, script, arguments, here, num_processes=processes, devices_here=devices_here)
 
 
 def _run(arguments: list[str], limit: float) -> str:

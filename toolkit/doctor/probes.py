@@ -17,6 +17,7 @@ import psutil
 
 from toolkit.data.cache import cache_folder
 from toolkit.errors import UserError
+from toolkit.route import address_towards
 
 T = TypeVar("T")
 
@@ -104,6 +105,7 @@ def look_at_hub() -> Hub:
             return Hub(endpoint, name, "")
 
     def ask() -> str:
+        """Why there was no answer; empty for any answer."""
         if not endpoint.startswith(("http://", "https://")):
             return "it is not a web address"
         request = urllib.request.Request(endpoint, method="HEAD", headers={"User-Agent": "toolkit-doctor"})
@@ -135,14 +137,7 @@ def within(seconds: float, function: Callable[[], T], otherwise: T) -> T:
 
 
 def _address_towards(address: str) -> str:
-    """This host's address on the route to `address`. Connecting a UDP socket looks the route up and sends nothing."""
-
-    def look() -> str:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))
-            return str(probe.getsockname()[0])
-
-    return within(_NAME_SECONDS, look, "")
+    return within(_NAME_SECONDS, lambda: address_towards(address), "")
 
 
 def _infiniband(folder: Path) -> dict[str, str]:

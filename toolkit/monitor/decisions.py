@@ -41,7 +41,7 @@ def decisions(
         + (", padding-free" if config.train.padding_free else ", padded"),
         "train": "a stream" if data.stream is not None else _size(data.train),
         "eval": _size(data.eval) if data.eval is not None else "none (set data.eval or data.eval_fraction)",
-        "layout": layout.describe(),
+        "layout": "; ".join([layout.describe(), *layout.choices.said()]),
         "global batch": f"{config.train.global_batch_size} rows; one device holds {capacity_said}",
         "accumulation": accumulation,
         "steps": f"{schedule.total_steps} = {_steps_said(config, plan, streaming=data.stream is not None)}",

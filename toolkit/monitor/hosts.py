@@ -8,6 +8,8 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from toolkit.route import address_towards
+
 
 @dataclass(frozen=True)
 class Host:
@@ -50,16 +52,7 @@ class Hosts:
 def this_host() -> Host:
     """The machine of this process; its address is that of the way to MASTER_ADDR."""
     first, name = os.environ.get("MASTER_ADDR", ""), socket.gethostname()
-    if not first:
-        return Host(name)
-    try:
-        port = int(os.environ.get("MASTER_PORT") or 1)
-        family, kind, protocol, _, there = socket.getaddrinfo(first, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as way:
-            way.connect(there)  # sends nothing, but chooses the way
-            return Host(name, way.getsockname()[0])
-    except (OSError, ValueError):
-        return Host(name)
+    return Host(name, address_towards(first) if first else "")
 
 
 def gather_hosts(gather_objects: Callable[[list[Host]], list[Host]]) -> Hosts:

@@ -8,14 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolkit.errors import UserError
-from toolkit.launcher import Launch
-
-# Keys of a layout file that accelerate passes over and the toolkit reads. They stand in `parallelism_config`, the one
-# section of an accelerate config whose name fits every kind of layout; accelerate has no key for either.
-ACCUMULATION = "gradient_accumulation_steps"
-COMM_HOOK = "ddp_comm_hook"
-COMM_STATE = "ddp_comm_state_option"
-OWN_KEYS = (ACCUMULATION, COMM_HOOK, COMM_STATE)
+from toolkit.launcher import ACCUMULATION, COMM_HOOK, COMM_STATE, Launch
 
 _COMM_HOOKS = ("no", "fp16", "bf16", "power_sgd", "batched_power_sgd")  # accelerate's DDPCommunicationHookType
 _PRECISIONS = ("no", "bf16", "fp16")
@@ -47,6 +40,19 @@ class Choices:
     tensor: int = 1
     context: int = 1
 
+    def said(self) -> list[str]:
+        """What is done besides, for people; nothing that the name of the layout says."""
+        found = [f"gradients sent in {self.comm_hook}"] * (self.comm_hook != "no")
+        if self.compile_backend is not None:
+            mode = f", mode {self.compile_mode}" if self.compile_mode else ""
+            found.append(f"repeated blocks compiled by {self.compile_backend}{mode}, for lengths that change")
+        found += ["activations recomputed in backward"] * self.activation_checkpointing
+        if self.sharded_loading:
+            found.append(
+                "each process loads its part, cut by transformers' plan for the model (not by fsdp_auto_wrap_policy)"
+            )
+        return found
+
     @property
     def start_loss_scale(self) -> float | None:
         """Where gradients pass through fp16 their loss is scaled, so that small ones do not vanish and large ones fit.
@@ -74,7 +80,14 @@ def read_choices(launch: Launch, environment: Mapping[str, str] = os.environ) ->
         raise UserError(f"{launch.config_file}: {COMM_HOOK} compresses the gradients of DDP; with FSDP2 remove it")
     if section.get(COMM_STATE) and not hook.endswith("power_sgd"):
         raise UserError(f"{launch.config_file}: {COMM_STATE} belongs to {COMM_HOOK}: power_sgd, which is {hook}")
+    for key in section:
+        if key.removeprefix("parallelism_config_") in ("cp_backend", "cp_comm_strategy"):
+            raise UserError(
+                f"{launch.config_file}: {key} chooses among ways that are not used here; remove it (docs/layouts.md)"
+            )
     compiler = environment.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
+    if compiler != "no" and environment.get("ACCELERATE_DYNAMO_USE_FULLGRAPH", "false").lower() == "true":
+        raise UserError("dynamo_config: dynamo_use_fullgraph: true cannot be: attention is not compiled; remove it")
     mode = environment.get("ACCELERATE_DYNAMO_MODE", "default")
     sizes = _sizes(environment, fsdp=fsdp)
     efficient = environment.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false") == "true"
@@ -131,7 +144,7 @@ def _sizes(environment: Mapping[str, str], *, fsdp: bool) -> dict[str, int]:
     """Sizes of the device mesh, which must multiply to the number of processes."""
     world = int(environment.get("WORLD_SIZE", "1"))
     names = {"replicate": "DP_REPLICATE", "shard": "DP_SHARD", "tensor": "TP", "context": "CP"}
-    given = {name: int(environment.get(f"PARALLELISM_CONFIG_{key}_SIZE", "1")) for name, key in names.items()}
+    given = {name: _size(environment, f"PARALLELISM_CONFIG_{key}_SIZE") for name, key in names.items()}
     product = given["replicate"] * given["shard"] * given["tensor"] * given["context"]
     if product == 1:
         return given | ({"shard": world} if fsdp else {"replicate": world})
@@ -146,6 +159,13 @@ def _sizes(environment: Mapping[str, str], *, fsdp: bool) -> dict[str, int]:
             "--parallelism_config_dp_shard_size and so on; toolkit launch derives them)"
         )
     return given
+
+
+def _size(environment: Mapping[str, str], variable: str) -> int:
+    text = environment.get(variable, "1")
+    if not text.isdigit() or not int(text):
+        raise UserError(f"{variable.lower()}: must be a whole number of at least 1, got {text}")
+    return int(text)
 
 
 def _refuse(environment: Mapping[str, str]) -> None:

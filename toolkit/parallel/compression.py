@@ -9,7 +9,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from toolkit.errors import UserError
-from toolkit.parallel.choices import COMM_STATE, Choices
+from toolkit.launcher import COMM_STATE
+from toolkit.parallel.choices import Choices
 
 
 def compress_gradients(module: DistributedDataParallel, choices: Choices) -> None:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from toolkit.cluster.allocation import Allocation
-from toolkit.cluster.command import Command, build_command, find_layout, read_layout
+from toolkit.cluster.command import Command, build_command, find_layout, read_layout, whole
 from toolkit.cluster.running import first_code
 from toolkit.errors import EXIT_FOLDER, NUMERICAL_ERROR_EXIT_CODE, UserError
 from toolkit.monitor.progress import logged
@@ -80,12 +80,12 @@ def read_layouts(text: str) -> list[LayoutRun]:
             raise UserError(f"--layouts {part}: the processes after the colon must be a whole number, as in ddp:3")
         file = find_layout(name)
         settings = read_layout(file)
-        processes = int(number or settings.get("num_processes") or 1)
+        processes = int(number or whole(settings, file, "num_processes"))
         if processes > 1 and str(settings["distributed_type"]).upper() == "NO":
             raise UserError(
                 f"--layouts {part}: {file} is for one process; with {processes} choose another, such as ddp"
             )
-        if int(settings.get("num_machines") or 1) > 1:
+        if whole(settings, file, "num_machines") > 1:
             raise UserError(
                 f"--layouts {part}: {file} is for several machines; parity runs on this one: set num_machines: 1"
             )
@@ -96,17 +96,6 @@ def read_layouts(text: str) -> list[LayoutRun]:
     if len(found) < 2:
         raise UserError(f"--layouts {text}: name at least two, the first is what the others are compared with")
     return found
-
-
-def check_devices(runs: Sequence[LayoutRun], accelerators: int, *, cpu: bool) -> None:
-    """Raises UserError where a layout has more processes than there are accelerators. Without any, CPUs stand in."""
-    too_many = [run for run in runs if run.processes > accelerators]
-    if accelerators and too_many and not cpu:
-        named = ", ".join(f"{run.name} ({run.processes})" for run in too_many)
-        raise UserError(
-            f"--layouts: this machine has {accelerators} accelerators, and more processes are asked for by {named}; give "
-            "NAME:NUMBER, or --cpu to run all of them on CPU processes"
-        )
 
 
 def check_flags(flags: Sequence[str]) -> None:
@@ -123,9 +112,10 @@ def check_flags(flags: Sequence[str]) -> None:
 
 
 def command_of(
-    run: LayoutRun, script: Path, flags: Sequence[str], folder: Path, steps: int, *, overwrite: bool
+    run: LayoutRun, script: Path, flags: Sequence[str], folder: Path, steps: int, *, overwrite: bool, devices: int
 ) -> Command:
-    """What starts a run in `folder`. Raises UserError for sizes that do not fit together."""
+    """What starts a run in `folder`. devices: accelerators to run on, 0 for CPU processes. Raises UserError for sizes that
+    do not fit together."""
     owned = {
         "train.max_steps": str(steps),
         "output_dir": str(folder / run.name),
@@ -140,7 +130,12 @@ def command_of(
     assert tuple(owned) == _OWNED
     arguments = [*flags, *(part for name, value in owned.items() for part in (f"--{name}", value))]
     return build_command(
-        run.file, script, arguments, Allocation("this machine"), num_processes=run.processes, devices_here=lambda: 0
+        run.file,
+        script,
+        arguments,
+        Allocation("this machine"),
+        num_processes=run.processes,
+        devices_here=lambda: devices,
     )
 
 
