@@ -88,6 +88,16 @@ def test_all_processes_of_a_layout_work_together(layout, flags, name, processes,
         assert f"rank {rank} of {processes} {name} sum {float(processes)} threads 1" in output, output
 
 
+def test_processes_that_are_done_end_in_order(script) -> None:
+    """A process group that is left to the interpreter's end aborts its process, not always: so twelve of them end here."""
+    talk = TOGETHER.replace(
+        "    layout.wait()\n", "    for _ in range(20):\n        layout.sum(1.0)\n    layout.wait()\n"
+    )
+    for _ in range(3):
+        code, output = script(talk, "ddp", flags=("--num_processes", "4"))
+        assert code == 0, output
+
+
 def test_sharded_weights_under_bf16_are_fp32_masters(script) -> None:
     """C13."""
     code, output = script(PRECISION, "fsdp2_bf16")
