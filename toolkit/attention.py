@@ -14,6 +14,8 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface
 
+from toolkit.data.collate import RowLengths
+
 ISOLATED = "isolated_rows"
 
 
@@ -25,7 +27,7 @@ def isolated_attention(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    sequence_lengths: list[int] | None = None,
+    sequence_lengths: RowLengths | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **kwargs: Any,
@@ -49,7 +51,9 @@ def isolated_attention(
     with torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext():
         outputs = [
             _one_row(*parts, dropout=dropout, scaling=scaling, window=sliding_window, softcap=softcap)
-            for parts in zip(*(tensor.split(sequence_lengths, dim=2) for tensor in (query, key, value)), strict=True)
+            for parts in zip(
+                *(tensor.split(sequence_lengths.lengths, dim=2) for tensor in (query, key, value)), strict=True
+            )
         ]
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous().to(dtype), None
 

@@ -14,6 +14,16 @@ from toolkit.data.tokens import TokenRows
 IGNORE = -100
 
 
+class RowLengths:
+    """Tokens of each row, on their way through a model's layers to its attention.
+
+    In an object of its own, since torch.compile looks into lists and compiles a layer anew for every number of rows.
+    """
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """What one device computes at once.
@@ -57,7 +67,7 @@ class MicroBatch:
         longest = max(self.sequence_lengths)
         return {
             **inputs,
-            "sequence_lengths": self.sequence_lengths,
+            "sequence_lengths": RowLengths(self.sequence_lengths),
             "cu_seq_lens_q": self.cu_seq_lens,
             "cu_seq_lens_k": self.cu_seq_lens,
             "max_length_q": longest,
