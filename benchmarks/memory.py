@@ -165,7 +165,9 @@ def work(model_folder: Path, results: Path) -> None:
     loading = peak.take() - runtime
     generator = np.random.default_rng(0)
     rows = TokenRows.build([(ids, ids) for ids in generator.integers(3, 49152, (8 * layout.dp_size, 16)).tolist()])
-    rehearse(layout, module, rows, padding_free=True, pad_token_id=0)  # as every run does before its first step
+    rehearse(
+        layout, module, optimizer, rows, padding_free=True, pad_token_id=0
+    )  # as every run does before its first step
     feed = Feed(rows, Capacity(None, 2), layout.dp_rank, layout.dp_size, True, 0)
     plan = BatchPlan(len(rows), 4 * layout.dp_size, seed=0, shuffle=False)
     train(

@@ -94,7 +94,7 @@ def train(
             found = _gradient(layout, module, parameters, step, loss_scale.value, beat, wishes)
             if not loss_scale.overflowed(found.loss, found.grad_norm, say):
                 break
-            optimizer.zero_grad(set_to_none=True)
+            layout.clear_gradients(module, optimizer)
         beat("update", step.index + 1)
         objection = health.objection(found.loss, found.grad_norm)
         if objection is None and found.weight:
@@ -102,7 +102,7 @@ def train(
             scale_gradients(parameters, found.scale * clip)
             optimizer.step()
             loss_scale.good()
-        optimizer.zero_grad(set_to_none=True)
+        layout.clear_gradients(module, optimizer)
 
         now = time.perf_counter()
         sizes, times = (found.tokens, found.label_tokens), (now - asked, started - asked, found.tokens / (now - asked))

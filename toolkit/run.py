@@ -71,7 +71,8 @@ def fine_tune(
         save_description(model, tokenizer, folder / "model")
 
     _check_disk(run, module, optimizer, small_files)
-    rehearse(layout, module, data.train, padding_free=config.train.padding_free, pad_token_id=tokenizer.pad_token_id)
+    padding_free, pad = config.train.padding_free, tokenizer.pad_token_id
+    rehearse(layout, module, optimizer, data.train, padding_free=padding_free, pad_token_id=pad)
 
     start = 0 if run.checkpoint is None else run.checkpoint.step
     gradient_log = None
@@ -99,7 +100,13 @@ def _check_disk(run: Run, module: torch.nn.Module, optimizer: torch.optim.Optimi
 
 
 def rehearse(
-    layout: Layout, module: torch.nn.Module, rows: TokenRows, *, padding_free: bool, pad_token_id: int
+    layout: Layout,
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    rows: TokenRows,
+    *,
+    padding_free: bool,
+    pad_token_id: int,
 ) -> None:
     """A forward and backward without a row, on all ranks, which changes nothing.
 
@@ -114,7 +121,7 @@ def rehearse(
     for _ in range(2):  # the second forward moves to the new buckets
         with layout.micro_batch(module, last=True):
             layout.accelerator.backward(module(filler).loss_sum)
-    module.zero_grad(set_to_none=True)
+    layout.clear_gradients(module, optimizer)
 
 
 def _plan(config: RunConfig, data: PreparedData) -> BatchPlan:

@@ -24,6 +24,7 @@ from toolkit.monitor.heartbeat import Heartbeat
 from toolkit.objectives.causal_lm import CausalLanguageModeling
 from toolkit.optim import Schedule
 from toolkit.parallel.spread import spread
+from toolkit.run import rehearse
 from toolkit.steps import Feed
 
 
@@ -39,13 +40,20 @@ def main() -> None:
     module, optimizer = spread(layout, model, CausalLanguageModeling(), TrainConfig())
     ids = np.random.default_rng(0).integers(3, 600, (8, 12)).tolist()
     rows = TokenRows.build([(row, row) for row in ids])
+    rehearse(layout, module, optimizer, rows, padding_free=True, pad_token_id=0)
     results: list[StepResult] = []
+    places: set[tuple[int, ...]] = set()  # of the gradients after each step; none where they are let go
+
+    def after_step(step: int, wished: Wishes) -> None:
+        held = [p.grad.data_ptr() for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        places.add(tuple(held))
+
     train(
         layout, module, optimizer,
         Feed(rows, Capacity(None, 1), layout.dp_rank, layout.dp_size, True, 0).steps(BatchPlan(8, 4, 0, False), 0, 3),
         schedule=Schedule(1e-2, 3, 0, "constant"), max_grad_norm=1.0, seed=0, health=Health(WatchConfig(), print),
         loss_scale=LossScale(), beat=Heartbeat(), say=print, record=results.append, wishes=Wishes,
-        after_step=lambda step, wished: None,
+        after_step=after_step,
     )  # fmt: skip
     parameters = dict(layout.accelerator.unwrap_model(module).named_parameters())
     whole = {n: p.full_tensor() if isinstance(p, DTensor) else p for n, p in parameters.items() if n in frozen}
@@ -55,6 +63,7 @@ def main() -> None:
         "adapters": sorted({str(p.dtype) for p in parameters.values() if p.requires_grad}),
         "base_unchanged": all(torch.equal(value, frozen[name]) for name, value in whole.items()),
         "frozen": len(whole),
+        "gradients_held": [len(place) for place in places],
     }
     sys.stdout.write(json.dumps(told) + "\n")  # one write, so that lines of several ranks cannot mix
     sys.stdout.flush()

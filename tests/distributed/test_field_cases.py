@@ -99,6 +99,10 @@ def test_fp32_adapters_on_a_bf16_base(precision: str) -> None:
         assert told[0]["base_unchanged"]
         assert told[0]["frozen"] > 10
         assert all(type(norm) is float for norm in told[0]["grad_norms"])
+        # DDP's stay where its buckets are, through all steps; FSDP2's are let go.
+        held = told[0]["gradients_held"]
+        assert len(held) == 1
+        assert (held[0] > 0) == (layout == "ddp")
         found[layout] = told[0]
     assert found["ddp"]["losses"][0] - found["ddp"]["losses"][-1] > 0.1, "nothing was learned"
     assert found["fsdp2"]["losses"] == pytest.approx(found["ddp"]["losses"], rel=1e-3)
