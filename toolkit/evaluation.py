@@ -118,4 +118,4 @@ def answer(
         ]
     model.train(was_training).to(home)
     # Processes that share rows have answered the same prompts.
-    return sorted(layout.gather_objects(answers if layout.first_of_rows else []), key=lambda a: a.row)
+    return sorted(layout.gather_objects([] if layout.model_parallel_rank else answers), key=lambda a: a.row)

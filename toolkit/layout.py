@@ -64,14 +64,14 @@ class Layout:
         return self.choices.mixed_precision
 
     @property
-    def speaks(self) -> bool:
-        """True on the one process of those that compute the same: its figures count."""
-        return self.accelerator.process_index % self.choices.tensor == 0
+    def tensor_rank(self) -> int:
+        """Which part of the matrices this process has, of `choices.tensor`; all of them compute the same figures."""
+        return self.accelerator.process_index % self.choices.tensor
 
     @property
-    def first_of_rows(self) -> bool:
-        """True on one of the processes that read the same rows."""
-        return self.accelerator.process_index % (self.choices.tensor * self.choices.context) == 0
+    def model_parallel_rank(self) -> int:
+        """This process's place among those that read the same rows."""
+        return self.accelerator.process_index % (self.choices.tensor * self.choices.context)
 
     @property
     def context_rank(self) -> int:
@@ -79,8 +79,8 @@ class Layout:
         return self.accelerator.process_index // self.choices.tensor % self.choices.context
 
     @property
-    def draws(self) -> int:
-        """Number of this process among those that draw random numbers of their own."""
+    def rng_rank(self) -> int:
+        """This process's place among those that draw random numbers of their own."""
         return self.accelerator.process_index // self.choices.tensor
 
     def context_group(self, backend: str | None = None) -> torch.distributed.ProcessGroup:
@@ -134,7 +134,7 @@ class Layout:
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         stacked = torch.stack([torch.as_tensor(v, dtype=dtype, device=self.device) for v in (*values, *votes)])
         if self.accelerator.num_processes > 1:
-            if not self.speaks:
+            if self.tensor_rank:
                 stacked[: len(values)] = 0.0
             torch.distributed.all_reduce(stacked)
         return list(stacked)

@@ -90,7 +90,7 @@ def train(
         set_learning_rate(optimizer, learning_rate)
         while True:
             # Dropout is a function of (seed, step, rank), so that a resumed run draws what the uninterrupted one drew.
-            torch.manual_seed((seed * 1_000_003 + step.index) * 65_537 + layout.draws)
+            torch.manual_seed((seed * 1_000_003 + step.index) * 65_537 + layout.rng_rank)
             found = _gradient(layout, module, parameters, step, loss_scale.value, beat, wishes)
             if not loss_scale.overflowed(found.loss, found.grad_norm, say):
                 break
