@@ -11,9 +11,10 @@ with the token that ends the turn. Every key: --help. The result, OUTPUT_DIR/mod
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from toolkit.config import ModelConfig, RunConfig, option
+from toolkit.config import RunConfig, option
 from toolkit.errors import exit_with_message
 from toolkit.parsing import parse
 
@@ -34,9 +35,11 @@ def main() -> None:
     config = parse(SFTConfig, demo=DEMO)
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
+    from toolkit.build import build_model
     from toolkit.data.prepare import prepare
     from toolkit.evaluation import answer
-    from toolkit.models import load_model, load_tokenizer
+    from toolkit.finished import load_finished
+    from toolkit.models import load_tokenizer
     from toolkit.monitor.preparation import PreparationProgress
     from toolkit.monitor.summary import report
     from toolkit.objectives.causal_lm import CausalLanguageModeling
@@ -61,16 +64,17 @@ def main() -> None:
             max_steps=config.train.max_steps,
         )
 
-    model, tokens = load_model(config.model, seed=config.seed), config.generate_max_tokens
+    build = partial(build_model, config, tokenizer, mixed_precision=run.layout.mixed_precision, say=run.say)
+    model, tokens = build(), config.generate_max_tokens
     before = answer(run.layout, model, tokenizer, data.prompts, max_new_tokens=tokens, beat=run.beat)
     if (mesh := distributed_config(run.layout.choices)) is not None:
-        model = load_model(config.model, seed=config.seed, sharded=mesh)
+        model = build(sharded=mesh)
     evaluations = fine_tune(run, model, tokenizer, data, CausalLanguageModeling())
 
     after = []
     if data.prompts:
         # Answers come from the folder that the run leaves, as a user would load it.
-        finished = load_model(ModelConfig(name_or_path=str(run.folder.model)), seed=config.seed)
+        finished, _ = load_finished(run.folder.model)
         after = answer(run.layout, finished, tokenizer, data.prompts, max_new_tokens=tokens, beat=run.beat)
     if run.layout.is_main:
         report(run.folder, evaluations, before, after)

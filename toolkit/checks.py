@@ -10,7 +10,7 @@ from toolkit.config import RunConfig
 from toolkit.data.prepared import PreparedData
 from toolkit.errors import UserError
 from toolkit.layout import Layout
-from toolkit.models import check_vocabulary
+from toolkit.models import check_vocabulary, trained_dtypes
 from toolkit.probe import one_layer, probe_model, probe_parts
 
 
@@ -20,7 +20,7 @@ def check_before_training(
     """What can go wrong far from its cause, tried on the real model before the first step. Moves nothing to a device."""
     if len(set(layout.gather_objects([data.fingerprint]))) > 1:
         raise UserError("data: the processes read different rows; are the data files the same on every node?")
-    if layout.mixed_precision == "bf16" and model.dtype == torch.bfloat16:
+    if layout.mixed_precision == "bf16" and trained_dtypes(model) == {torch.bfloat16}:
         raise UserError(
             "model.dtype: bfloat16 trains bf16 weights, and mixed_precision: bf16 in the accelerate config keeps fp32 "
             "ones; use model.dtype: float32 (recommended), or a layout with mixed_precision: no"

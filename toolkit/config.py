@@ -32,7 +32,24 @@ class ModelConfig:
     name_or_path: str | None = option(None, "hub name or folder of the model", path=True)
     gguf_file: str | None = option(None, "a .gguf file in that folder; its weights are dequantized")
     revision: str | None = option(None, "branch, tag or commit of a hub model")
-    dtype: str | None = option("float32", "dtype of the trained (master) weights; 'auto' keeps the checkpoint's")
+    dtype: str | None = option(
+        None,
+        "dtype of the weights: float32 by default, with an adapter what the layout computes in; 'auto' keeps the checkpoint's",
+    )
+    quantization: Literal["nf4", "fp4", "int8"] | None = option(
+        None, "keep the frozen base of an adapter in 4 or 8 bits (bitsandbytes): QLoRA"
+    )
+    double_quantization: bool = option(False, "with nf4 and fp4: quantize the scales too, 0.4 bits per weight less")
+    new_tokens: list[str] = option([], "tokens to add that occur in texts; each gets a row in the embeddings")
+    new_special_tokens: list[str] = option(
+        [], "tokens to add that steer, as turn markers of a chat template do: inside messages they are text"
+    )
+
+    @property
+    def added_tokens(self) -> list[str]:
+        """All tokens to add."""
+        return list(dict.fromkeys([*self.new_tokens, *self.new_special_tokens]))
+
     attn_implementation: str | None = option(
         None, "attention backend; default: padding-free SDPA or flash attention", alters=False
     )
@@ -41,6 +58,40 @@ class ModelConfig:
     gradient_checkpointing: bool = option(
         False, "recompute activations in backward: less memory, more time", alters=False
     )
+
+
+@dataclass
+class AdapterConfig:
+    """Train an adapter by peft and leave the model's own weights as they are. docs/adapters.md says which when."""
+
+    method: Literal[
+        "none", "lora", "rslora", "dora", "pissa", "olora", "loha", "lokr", "ia3", "vera", "oft", "hra", "miss"
+    ] = option("none", "kind of adapter; none trains the whole model")
+    r: int = option(16, "rank, or what the method has in its place; ia3 has none", minimum=1)
+    alpha: int = option(
+        32, "updates are scaled by alpha / r (rslora: alpha / sqrt(r)); vera, oft, hra, miss: unused", minimum=1
+    )
+    dropout: float = option(0.0, "dropout before the adapter's matrices", minimum=0.0)
+    target_modules: str | list[str] = option(
+        "all-linear", "which modules get one: all-linear, all but the output head; names, or their ends; or one regex"
+    )
+    exclude_modules: list[str] = option([], "names, or their ends, of modules that get none")
+    modules_to_save: list[str] = option(
+        [], "modules that are trained whole beside it, such as embed_tokens and lm_head"
+    )
+    trainable_tokens: list[str] = option(
+        [], "tokens whose embeddings are trained beside it; those that the model section adds always are"
+    )
+    tied_embeddings: Literal["keep", "untie"] | None = option(
+        None,
+        "where embeddings and head are one matrix and are trained: keep them one, or make two; must be chosen then",
+    )
+    name_or_path: str | None = option(None, "an adapter to go on training; its method and sizes are kept", path=True)
+
+    @property
+    def wanted(self) -> bool:
+        """True when an adapter is trained, not the whole model."""
+        return self.method != "none" or self.name_or_path is not None
 
 
 @dataclass
@@ -198,6 +249,7 @@ class RunConfig:
     """What every recipe has: where the run goes, its seed and its rhythm. A recipe adds its own sections."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

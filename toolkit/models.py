@@ -18,6 +18,8 @@ from transformers.utils import logging as transformers_logging
 
 from toolkit.config import ModelConfig
 from toolkit.errors import UserError
+from toolkit.new_tokens import add_tokens
+from toolkit.quantization import check_quantization, quantizer
 
 _DTYPES = {
     "float32": torch.float32,
@@ -43,10 +45,16 @@ def resolve_dtype(word: str | None) -> torch.dtype | None:
     return _DTYPES[name]
 
 
-def check_model_source(config: ModelConfig) -> None:
+def base_dtype(config: ModelConfig, mixed_precision: str) -> str:
+    """`model.dtype` of a model that an adapter freezes: where it is not set, what the layout computes in, since weights that
+    never change need not be held in more. fp16 is held as float32: norms would overflow."""
+    return config.dtype or ("bfloat16" if mixed_precision == "bf16" else "float32")
+
+
+def check_model_source(config: ModelConfig, *, frozen: bool = False) -> None:
     """Refuse what cannot be trained, in no time and without a network: a missing path, a folder without config.json, a
-    dtype that is unknown or float16."""
-    if resolve_dtype(config.dtype) == torch.float16:
+    dtype that is unknown, or float16 unless the weights are `frozen`."""
+    if resolve_dtype(config.dtype) == torch.float16 and not frozen:
         raise UserError("model.dtype: float16 weights cannot be trained (their gradients underflow); use float32")
     name = config.name_or_path
     if name is None:
@@ -86,15 +94,20 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         raise UserError(f"model.name_or_path: the tokenizer of {config.name_or_path} has no end-of-sequence token")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    add_tokens(tokenizer, config)
     return tokenizer
 
 
-def load_model(config: ModelConfig, *, seed: int, sharded: DistributedConfig | None = None) -> PreTrainedModel:
+def load_model(
+    config: ModelConfig, *, seed: int, sharded: DistributedConfig | None = None, frozen: bool = False
+) -> PreTrainedModel:
     """The causal language model in `model.dtype`, on the CPU, in training mode; random weights with `random_init`.
 
-    sharded: each process reads only its part of the weights (tensor parallelism); None reads all.
+    sharded: each process reads only its part of the weights (tensor parallelism); None reads all. frozen: the weights are
+    the base of an adapter. The embeddings have no rows for new tokens yet: see `new_tokens.give_rows`.
     """
-    check_model_source(config)
+    check_model_source(config, frozen=frozen)
+    check_quantization(config, frozen=frozen)
     dtype, name = resolve_dtype(config.dtype), str(config.name_or_path)
     if config.random_init and config.gguf_file:
         raise UserError("model.random_init reads config.json and no weights; it cannot be set with model.gguf_file")
@@ -104,6 +117,13 @@ def load_model(config: ModelConfig, *, seed: int, sharded: DistributedConfig | N
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(load_config(config), trust_remote_code=config.trust_remote_code)
         model = model.to(dtype or torch.float32)
+    elif config.quantization and not config.gguf_file:
+        model = _hub_call(
+            config,
+            lambda: AutoModelForCausalLM.from_pretrained(
+                name, dtype=dtype or "auto", use_safetensors=True, quantization_config=quantizer(config), **shared
+            ),
+        )
     elif sharded is not None and not config.gguf_file:
         model = _hub_call(
             config,
@@ -122,6 +142,14 @@ def load_model(config: ModelConfig, *, seed: int, sharded: DistributedConfig | N
         # The weights are plain tensors now; the mark of where they came from would forbid saving them.
         del model.config.quantization_config
         model.hf_quantizer, model.is_quantized = None, False
+        if config.quantization:
+            model = type(model).from_pretrained(
+                None,
+                config=model.config,
+                state_dict=model.state_dict(),
+                dtype=model.dtype,
+                quantization_config=quantizer(config),
+            )
     if sharded is not None and not model.is_distributed_loading_by_transformers:
         # Weights that were made here, or read from a file that has all or nothing: every process cuts out its own part.
         model = type(model).from_pretrained(
@@ -129,7 +157,8 @@ def load_model(config: ModelConfig, *, seed: int, sharded: DistributedConfig | N
         )
     if sharded is not None:
         del model.config.distributed_config  # this run's affair, not that of the model that is saved
-    model.config.dtype = model.dtype
+    if not config.quantization:
+        model.config.dtype = model.dtype
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.train()
@@ -142,14 +171,24 @@ def load_config(config: ModelConfig) -> PretrainedConfig:
     return _hub_call(config, lambda: AutoConfig.from_pretrained(str(config.name_or_path), **shared, **file))
 
 
+def embedding_rows(model: PreTrainedModel) -> int:
+    """Tokens that the model has an embedding for."""
+    return int(model.get_input_embeddings().weight.shape[0])  # type: ignore[union-attr, index]
+
+
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, largest_id: int) -> None:
     """Token ids must have embedding rows; without this check a GPU fails far from the cause."""
-    rows = int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
+    rows = embedding_rows(model)
     if largest_id >= rows:
         token = tokenizer.convert_ids_to_tokens(largest_id)
         raise UserError(
             f"token id {largest_id} ({token!r}) >= {rows} embedding rows; tokenizer and model do not belong together"
         )
+
+
+def trained_dtypes(model: torch.nn.Module) -> set[torch.dtype]:
+    """Of the parameters that are trained."""
+    return {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
 
 
 def describe_dtypes(model: torch.nn.Module) -> str:

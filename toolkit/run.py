@@ -24,6 +24,7 @@ from toolkit.data.stream import RowStream
 from toolkit.data.tokens import TokenRows
 from toolkit.export import export_model, save_description, set_turn_end
 from toolkit.layout import Layout
+from toolkit.models import embedding_rows
 from toolkit.monitor.banner import print_table
 from toolkit.monitor.decisions import decisions
 from toolkit.monitor.gradient_log import GradientLog, names_of
@@ -33,6 +34,7 @@ from toolkit.optim import build_schedule
 from toolkit.parallel.spread import spread
 from toolkit.start import Run
 from toolkit.steps import Feed, StreamFeed, chosen_capacity, device_capacity
+from toolkit.verify import Changes
 
 
 def fine_tune(
@@ -60,6 +62,7 @@ def fine_tune(
     eval_feed = None if data.eval is None else _feed(config, layout, model, tokenizer, data.eval)[0]
 
     module, optimizer = spread(layout, model, objective, config.train)
+    changes = Changes(layout.accelerator.unwrap_model(module))
     names = names_of(layout.accelerator.unwrap_model(module), optimizer)
     described = describe(run, data, total_steps)
     if run.checkpoint is not None:
@@ -87,6 +90,8 @@ def fine_tune(
         say(f"train, as far as it was read: {_read_by_all(layout, data.stream)}")
     run.stop.finishing()
     run.beat("export")
+    layout.shard_again(module)
+    changes.tell(layout, layout.accelerator.unwrap_model(module), say)
     export_model(layout, module, tokenizer, run.folder.model)
     if layout.is_main:
         run.folder.record_files()
@@ -177,7 +182,7 @@ def _train_feed(
         layout.dp_size,
         config.train.padding_free,
         int(tokenizer.pad_token_id),  # type: ignore[arg-type]
-        int(model.get_input_embeddings().num_embeddings),  # type: ignore[arg-type]
+        embedding_rows(model),
         layout.largest,
         layout.context_rank,
         layout.choices.context,

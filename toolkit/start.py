@@ -8,6 +8,7 @@ from pathlib import Path
 
 from transformers import PretrainedConfig
 
+from toolkit.build import check_recipe
 from toolkit.checkpoint.changes import config_changes, refuse_unless_allowed
 from toolkit.checkpoint.folder import Checkpoint, find_checkpoints
 from toolkit.checkpoint.resume import named_checkpoint, newest_whole, set_later_aside, verified
@@ -56,6 +57,7 @@ def start(config: RunConfig) -> Run:
     record_collectives(logs)
     layout = build_layout(collective_timeout(config.watch))
     say = note if layout.is_main else _silent
+    check_recipe(config, sharded=layout.choices.sharded_loading)
     if layout.choices.sharded_loading or layout.choices.context > 1:
         check_model_source(config.model)
         _check_sizes(layout, load_config(config.model), padding_free=config.train.padding_free)

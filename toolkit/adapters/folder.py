@@ -1,0 +1,75 @@
+"""The folder of a finished adapter, as peft loads it: `adapter_config.json` and `adapter_model.safetensors`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftConfig, PeftModel
+from peft.utils import get_peft_model_state_dict
+from safetensors.torch import save_file
+
+ADAPTER = "default"  # peft's name of an adapter that is alone
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+
+
+def write_adapter(model: PeftModel, trained: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
+    """Write the adapter of `model`, whose trained tensors are given whole by their names in it; returns what was written.
+
+    The names of a tied matrix may stand for one tensor. A method that moved the base (PiSSA, OLoRA) is written as the LoRA that
+    does the same to the base as it was.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = get_peft_model_state_dict(model, state_dict=dict(trained), save_embedding_layers=False)
+    config = saved_config(model)
+    start = getattr(model, "start_of_adapter", None)
+    if start:
+        tensors |= _relative_to_the_base(tensors, start)
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(_separate(whole), folder / WEIGHTS, metadata={"format": "pt"})
+    config.save_pretrained(folder)
+    return whole
+
+
+def saved_config(model: PeftModel) -> PeftConfig:
+    """The configuration that belongs to what `write_adapter` writes."""
+    config = copy.deepcopy(model.peft_config[ADAPTER])
+    config.inference_mode = True
+    if isinstance(config, LoraConfig) and getattr(model, "start_of_adapter", None):
+        # Twice the rank at the same scale: what was trained, less what it began with.
+        factor = 2 if not config.use_rslora else 2**0.5
+        config.r, config.lora_alpha = 2 * config.r, config.lora_alpha * factor
+        config.init_lora_weights = True
+    return config
+
+
+def start_of(model: PeftModel) -> dict[str, torch.Tensor]:
+    """Copies of the adapter's matrices as they are now, by the names they are saved under."""
+    state = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
+    return {name: t.detach().clone() for name, t in found.items() if ".lora_A." in name or ".lora_B." in name}
+
+
+def _relative_to_the_base(
+    now: Mapping[str, torch.Tensor], start: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """B A - B0 A0 as one product: [B, -B0] [A; A0]. (peft's `subtract_mutated_init` does the same from a folder.)"""
+    return {
+        name: torch.cat([now[name].cpu(), before.cpu()], dim=0)
+        if ".lora_A." in name
+        else torch.cat([now[name].cpu(), -before.cpu()], dim=1)
+        for name, before in start.items()
+    }
+
+
+def _separate(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Safetensors refuses tensors that share memory; those of a tied matrix are written twice, as peft reads them."""
+    seen: set[int] = set()
+    separate = {}
+    for name, tensor in tensors.items():
+        separate[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return separate

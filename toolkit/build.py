@@ -1,0 +1,53 @@
+"""The model of a run as training finds it: weights, rows for new tokens, and an adapter where one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.distributed import DistributedConfig
+
+from toolkit.adapters.attach import attach
+from toolkit.config import AdapterConfig, RunConfig
+from toolkit.errors import UserError
+from toolkit.models import base_dtype, load_model
+from toolkit.new_tokens import give_rows
+
+
+def build_model(
+    config: RunConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    mixed_precision: str,
+    say: Callable[[str], None],
+    sharded: DistributedConfig | None = None,
+) -> PreTrainedModel:
+    """The model of the recipe on the CPU; with an adapter, a `PeftModel` whose base is frozen.
+
+    mixed_precision: the layout's; a frozen base is held in what it computes in. sharded: as in `load_model`.
+    Raises UserError for what the recipe asks for and cannot be.
+    """
+    check_recipe(config, sharded=sharded is not None)
+    wanted = config.adapter.wanted
+    of = replace(config.model, dtype=base_dtype(config.model, mixed_precision)) if wanted else config.model
+    model = load_model(of, seed=config.seed, sharded=sharded, frozen=wanted)
+    give_rows(model, tokenizer, of, say)
+    if not wanted:
+        return model
+    model.requires_grad_(False)
+    return attach(model, tokenizer, config.adapter, of, seed=config.seed, say=say)
+
+
+def check_recipe(config: RunConfig, *, sharded: bool) -> None:
+    """Refuse, before anything is loaded, an adapter that is half described, or a model that cannot be `sharded` while loading."""
+    if not config.adapter.wanted and config.adapter != AdapterConfig():
+        raise UserError("adapter: keys are set but adapter.method is none; set it (lora, ...), or remove the section")
+    if not sharded:
+        return
+    asks = {"model.new_tokens": config.model.added_tokens, "an adapter": config.adapter.wanted}
+    for what in (name for name, asked in asks.items() if asked):
+        raise UserError(
+            f"{what} cannot go with a model that is cut into parts while it loads (tensor parallelism, "
+            "fsdp_cpu_ram_efficient_loading: true); use accelerate_configs/fsdp2.yaml"
+        )
