@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.distributed import DistributedConfig
@@ -36,11 +37,12 @@ def build_model(
     if not wanted:
         return model
     model.requires_grad_(False)
-    return attach(model, tokenizer, config.adapter, of, seed=config.seed, say=say)
+    # A PeftModel has all that is asked of a model here, without being of its class.
+    return cast(PreTrainedModel, attach(model, tokenizer, config.adapter, of, seed=config.seed, say=say))
 
 
 def check_recipe(config: RunConfig, *, sharded: bool) -> None:
-    """Refuse, before anything is loaded, an adapter that is half described, or a model that cannot be `sharded` while loading."""
+    """Refuse, before anything is loaded, an adapter that is half described, or one on a model `sharded` while loading."""
     if not config.adapter.wanted and config.adapter != AdapterConfig():
         raise UserError("adapter: keys are set but adapter.method is none; set it (lora, ...), or remove the section")
     if not sharded:

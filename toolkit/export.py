@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import cast
 
 import torch
 from peft import PeftModel
@@ -26,7 +27,7 @@ def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedT
     plain = layout.accelerator.unwrap_model(module)
     adapted = isinstance(plain.model, PeftModel)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=adapted)
-    weights = get_model_state_dict(module, options=options)
+    weights = cast(dict[str, torch.Tensor], get_model_state_dict(module, options=options))
 
     def write() -> None:
         """On the main process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import yaml
 from peft import PeftModel
@@ -129,7 +129,7 @@ def _with_adapter(folder: Path, dtype: str | None) -> tuple[PreTrainedModel, Pre
     if len(tokenizer) > rows:
         # What peft's AutoPeftModel does: rows of new tokens, which the adapter brings.
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    return PeftModel.from_pretrained(model, str(folder)), tokenizer
+    return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer
 
 
 def _recorded(record: dict[str, Any]) -> RunConfig:

@@ -53,7 +53,7 @@ def check_written(file: Path, expected: Mapping[str, torch.Size]) -> None:
 
 def written_shapes(files: list[Path]) -> dict[str, torch.Size]:
     """Names and shapes in safetensors files, by their headers."""
-    found = {}
+    found: dict[str, torch.Size] = {}
     for file in files:
         with safe_open(file, framework="pt") as opened:
             found |= {name: torch.Size(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118

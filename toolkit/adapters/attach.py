@@ -42,10 +42,8 @@ def attach(
         )
     torch.manual_seed(seed)
     with _quiet():
-        if config.name_or_path is not None:
-            adapted = _continued(model, config, say)
-        else:
-            adapted = _new(model, tokenizer, config, of)
+        goes_on = config.name_or_path is not None
+        adapted = _continued(model, config, say) if goes_on else _new(model, tokenizer, config, of)
     peft_config = adapted.peft_config[ADAPTER]
     peft_config.base_model_name_or_path, peft_config.revision = of.name_or_path, of.revision
     peft_config.task_type = "CAUSAL_LM"
@@ -55,14 +53,14 @@ def attach(
     if not any(p.requires_grad for p in adapted.parameters()):
         raise UserError("adapter: nothing is trainable; check adapter.target_modules")
     method = METHODS[method_of(peft_config) or "lora"]
-    adapted.start_of_adapter = start_of(adapted) if method.moves_base else {}
+    adapted.start_of_adapter = start_of(adapted) if method.moves_base else {}  # type: ignore[assignment]
     say(describe(adapted))
     return adapted
 
 
 def describe(model: PeftModel) -> str:
     """What is trained, in one line."""
-    config = model.peft_config[ADAPTER]
+    config: Any = model.peft_config[ADAPTER]
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     every = sum(_numbers(p) for p in model.parameters())
     names = [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
@@ -135,10 +133,11 @@ def _continued(model: PreTrainedModel, config: AdapterConfig, say: Callable[[str
         adapted = PeftModel.from_pretrained(model, name, is_trainable=True)
     except (OSError, ValueError, RuntimeError, TypeError) as error:
         raise UserError(f"adapter.name_or_path: cannot load {name}: {' '.join(str(error).split())[:300]}") from None
-    if getattr(adapted.peft_config[ADAPTER], "init_lora_weights", True) not in (True, False):
+    start = getattr(adapted.peft_config[ADAPTER], "init_lora_weights", True)
+    if start not in (True, False):
         raise UserError(
-            f"adapter.name_or_path: {name} was saved with init_lora_weights: "
-            f"{adapted.peft_config[ADAPTER].init_lora_weights}, so it does not fit the base as it is; save it converted to LoRA"
+            f"adapter.name_or_path: {name} was saved with init_lora_weights: {start}, so it does not "
+            "fit the base as it is; save it converted to LoRA"
         )
     say(f"adapter: going on from {name}")
     return adapted

@@ -30,7 +30,7 @@ def write_adapter(model: PeftModel, trained: Mapping[str, torch.Tensor], folder:
         tensors |= _relative_to_the_base(tensors, start)
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(_separate(whole), folder / WEIGHTS, metadata={"format": "pt"})
-    config.save_pretrained(folder)
+    config.save_pretrained(str(folder))
     return whole
 
 
@@ -41,7 +41,7 @@ def saved_config(model: PeftModel) -> PeftConfig:
     if isinstance(config, LoraConfig) and getattr(model, "start_of_adapter", None):
         # Twice the rank at the same scale: what was trained, less what it began with.
         factor = 2 if not config.use_rslora else 2**0.5
-        config.r, config.lora_alpha = 2 * config.r, config.lora_alpha * factor
+        config.r, config.lora_alpha = 2 * config.r, config.lora_alpha * factor  # type: ignore[assignment]
         config.init_lora_weights = True
     return config
 

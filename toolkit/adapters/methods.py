@@ -16,8 +16,8 @@ from toolkit.config import AdapterConfig
 class Method:
     """How an adapter is made.
 
-    additive: its part of a matrix can be added to it, so the output head can have one. tokens: single rows of the embeddings can
-    be trained beside it, and tied embeddings kept tied. moves_base: it begins by taking its part out of the base weights.
+    additive: its part of a matrix can be added to it, so the output head can have one. tokens: single rows of the embeddings
+    can be trained beside it, and tied embeddings kept tied. moves_base: it begins by taking its part out of the base weights.
     """
 
     make: Callable[..., PeftConfig]
@@ -75,12 +75,11 @@ METHODS: dict[str, Method] = {
 
 def method_of(config: PeftConfig) -> str | None:
     """The name here of the method that a configuration of peft is of; None for one that is not known."""
-    kind = type(config)
-    if kind is peft.LoraConfig:
+    if type(config) is peft.LoraConfig:
         init = str(config.init_lora_weights)
         if config.use_dora:
             return "dora"
         if init.startswith(("pissa", "olora")):
             return init[:5]
         return "rslora" if config.use_rslora else "lora"
-    return next((name for name, method in METHODS.items() if method.make is kind), None)
+    return next((name for name, method in METHODS.items() if method.make is type(config)), None)

@@ -1,4 +1,4 @@
-"""Which modules of a model an adapter goes to: what the user named is looked up before peft does, and what is missing is said."""
+"""Which modules of a model an adapter goes to: names are looked up before peft does, and what is missing is said."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -48,7 +48,7 @@ class OutputHead:
         weight: Any = model.get_input_embeddings().weight if tied else head.weight
         if isinstance(head, BaseTunerLayer) and not head.merged and not head.disable_adapters:
             for adapter in head.active_adapters:  # `adapters.attach` has made sure that it is one to be added
-                weight = weight + head.get_delta_weight(adapter)
+                weight = weight + cast(Any, head).get_delta_weight(adapter)
         return OutputHead(weight, getattr(head, "bias", None), scale, float(softcap) if softcap else None)
 
 
