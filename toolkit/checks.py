@@ -12,6 +12,7 @@ from toolkit.errors import UserError
 from toolkit.layout import Layout
 from toolkit.models import check_vocabulary, trained_dtypes
 from toolkit.probe import one_layer, probe_model, probe_parts
+from toolkit.verify import refuse_different_starts
 
 
 def check_before_training(
@@ -25,6 +26,8 @@ def check_before_training(
             "model.dtype: bfloat16 trains bf16 weights, and mixed_precision: bf16 in the accelerate config keeps fp32 "
             "ones; use model.dtype: float32 (recommended), or a layout with mixed_precision: no"
         )
+    if config.adapter.wanted:
+        refuse_different_starts(layout, model)
     largest = max(rows.largest_id for rows in (data.train, data.eval) if rows is not None)
     check_vocabulary(model, tokenizer, largest)
     if config.train.padding_free:

@@ -20,6 +20,7 @@ from toolkit.errors import UserError
 from toolkit.launcher import Launch, read_launch
 from toolkit.parallel.accelerator import make_accelerator
 from toolkit.parallel.choices import Choices, read_choices
+from toolkit.parallel.ending import leave_together
 
 T = TypeVar("T")
 
@@ -228,15 +229,8 @@ def build_layout(collective_timeout: timedelta = COLLECTIVE_TIMEOUT) -> Layout:
         collective_timeout,
     )
     _check_together(layout)
-    atexit.register(_take_down)
+    atexit.register(leave_together)
     return layout
-
-
-def _take_down() -> None:
-    """At an orderly exit. Left to the interpreter's end, a process group's threads abort the process every other time,
-    after all is done, and the job counts as failed."""
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 
 
 def cpu_has_bf16() -> bool:

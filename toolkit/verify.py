@@ -26,6 +26,11 @@ class Changes:
         """Say how many trained tensors changed; warn if none or only some did, or if a frozen one did. All ranks call it."""
         trainable = {name for name, p in module.named_parameters() if p.requires_grad}
         names, now = list(self._before), _marks(module)
+        if differing := _differing(layout, {name: now[name] for name in trainable}):
+            say(
+                f"warning: {len(differing)} trained tensors are not the same on all processes, the first: {differing[0]}; "
+                "please report it"
+            )
         here = torch.tensor([float(not torch.equal(self._before[name], now[name])) for name in names])
         changed = {name for name, count in zip(names, _over_ranks(layout, here), strict=True) if count}
         trained, moved = changed & trainable, sorted(changed - trainable)
@@ -83,6 +88,24 @@ def _mark(tensor: torch.Tensor) -> torch.Tensor:
         local = local.view(torch.uint8).float() if local.dtype != torch.int8 else local.float()
     wide = torch.float32 if local.device.type == "mps" else torch.float64
     return torch.stack([local.sum(dtype=wide), torch.linalg.vector_norm(local, dtype=torch.float32).to(wide)]).cpu()
+
+
+def refuse_different_starts(layout: Layout, module: torch.nn.Module) -> None:
+    """Raises UserError when what is to be trained, and was made on every process, is not the same on all of them."""
+    marks = {name: _mark(p.detach()) for name, p in module.named_parameters() if p.requires_grad}
+    if differing := _differing(layout, marks, whole=True):
+        raise UserError(
+            f"adapter: the processes made different starting values of {differing[0]}; are libraries and the base model the "
+            "same on every node?"
+        )
+
+
+def _differing(layout: Layout, marks: Mapping[str, torch.Tensor], *, whole: bool = False) -> list[str]:
+    """Names of tensors that are not the same on all processes; none where processes hold parts, unless all are `whole`."""
+    if layout.accelerator.num_processes == 1 or (layout.is_fsdp and not whole):
+        return []
+    every = layout.gather_objects([{name: mark.tolist() for name, mark in marks.items()}])
+    return sorted(name for name in every[0] if any(other.get(name) != every[0][name] for other in every))
 
 
 def _over_ranks(layout: Layout, counts: torch.Tensor) -> list[float]:

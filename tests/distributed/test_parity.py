@@ -22,7 +22,7 @@ DEMO = (
     "--data.max_rows",
     "300",
 )
-LOADED = "    model, tokens = load_model(config.model, seed=config.seed), config.generate_max_tokens\n"
+LOADED = "    model, tokens = build(), config.generate_max_tokens\n"
 BROKEN = "model.layers.1.mlp.up_proj.weight"
 # What one rank does to one gradient before the ranks add theirs up.
 HOOK = f"""

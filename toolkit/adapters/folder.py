@@ -38,6 +38,9 @@ def saved_config(model: PeftModel) -> PeftConfig:
     """The configuration that belongs to what `write_adapter` writes."""
     config = copy.deepcopy(model.peft_config[ADAPTER])
     config.inference_mode = True
+    for key in ("target_modules", "exclude_modules", "modules_to_save"):
+        if isinstance(names := getattr(config, key, None), set):
+            setattr(config, key, sorted(names))  # a set is in another order in every process
     if isinstance(config, LoraConfig) and getattr(model, "start_of_adapter", None):
         # Twice the rank at the same scale: what was trained, less what it began with.
         factor = 2 if not config.use_rslora else 2**0.5
