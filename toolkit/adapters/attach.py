@@ -53,7 +53,8 @@ def attach(
     if not any(p.requires_grad for p in adapted.parameters()):
         raise UserError("adapter: nothing is trainable; check adapter.target_modules")
     method = METHODS[method_of(peft_config) or "lora"]
-    adapted.start_of_adapter = start_of(adapted) if method.moves_base else {}  # type: ignore[assignment]
+    start = start_of(adapted)  # of every method, so that an adapter which cannot be written fails here
+    adapted.start_of_adapter = start if method.moves_base else {}  # type: ignore[assignment]
     say(describe(adapted))
     return adapted
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftConfig, PeftModel
+from peft import IA3Config, LoraConfig, PeftConfig, PeftModel
 from peft.utils import get_peft_model_state_dict
 from safetensors.torch import save_file
 
@@ -23,7 +23,7 @@ def write_adapter(model: PeftModel, trained: Mapping[str, torch.Tensor], folder:
     does the same to the base as it was.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = get_peft_model_state_dict(model, state_dict=dict(trained), save_embedding_layers=False)
+    tensors = adapter_tensors(model, trained)
     config = saved_config(model)
     start = getattr(model, "start_of_adapter", None)
     if start:
@@ -34,6 +34,13 @@ def write_adapter(model: PeftModel, trained: Mapping[str, torch.Tensor], folder:
     return whole
 
 
+def adapter_tensors(model: PeftModel, trained: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What belongs into an adapter's file, by its names there."""
+    # Matrices that were drawn once and are shared by all layers, which call them theirs.
+    drawn = {name: buffer for name, buffer in model.named_buffers(remove_duplicate=False) if "vera_" in name}
+    return get_peft_model_state_dict(model, state_dict=drawn | dict(trained), save_embedding_layers=False)
+
+
 def saved_config(model: PeftModel) -> PeftConfig:
     """The configuration that belongs to what `write_adapter` writes."""
     config = copy.deepcopy(model.peft_config[ADAPTER])
@@ -41,6 +48,10 @@ def saved_config(model: PeftModel) -> PeftConfig:
     for key in ("target_modules", "exclude_modules", "modules_to_save"):
         if isinstance(names := getattr(config, key, None), set):
             setattr(config, key, sorted(names))  # a set is in another order in every process
+    if isinstance(config, IA3Config) and not isinstance(config.target_modules, str):
+        # Full names stand in target_modules where it was `all-linear`; peft wants those of feed-forward layers among them.
+        ends = tuple(config.feedforward_modules or ())
+        config.feedforward_modules = [name for name in config.target_modules or () if name.endswith(ends)]
     if isinstance(config, LoraConfig) and getattr(model, "start_of_adapter", None):
         # Twice the rank at the same scale: what was trained, less what it began with.
         factor = 2 if not config.use_rslora else 2**0.5
@@ -51,8 +62,7 @@ def saved_config(model: PeftModel) -> PeftConfig:
 
 def start_of(model: PeftModel) -> dict[str, torch.Tensor]:
     """Copies of the adapter's matrices as they are now, by the names they are saved under."""
-    state = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    found = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
+    found = adapter_tensors(model, {name: p for name, p in model.named_parameters() if p.requires_grad})
     return {name: t.detach().clone() for name, t in found.items() if ".lora_A." in name or ".lora_B." in name}
 
 
