@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import cast
 
-import yaml
 from peft import PeftModel
 from transformers import (
     AutoConfig,
@@ -19,18 +18,18 @@ from transformers import (
 )
 
 from toolkit.adapters.folder import CONFIG
+from toolkit.adapters.quiet import quiet
 from toolkit.build import build_model
 from toolkit.checkpoint.folder import MARKER
 from toolkit.checkpoint.resume import named_checkpoint
 from toolkit.checkpoint.tensors import WEIGHT, read_tensors, stored_tensors
-from toolkit.config import AdapterConfig, ModelConfig, RunConfig
+from toolkit.config import ModelConfig, RunConfig
 from toolkit.errors import UserError
 from toolkit.models import load_model, load_tokenizer
+from toolkit.recorded import config_in, config_of
 
 # Names of the model's tensors in a checkpoint: it is the `model` of an `ObjectiveModule`.
 PREFIX = f"{WEIGHT}model."
-
-SectionT = TypeVar("SectionT")
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def load_finished(name: Path, *, dtype: str | None = None) -> tuple[PreTrainedMo
     """
     place = find(name)
     if place.kind == "checkpoint":
-        model, tokenizer = load_checkpoint(place.path)
+        model, tokenizer = load_checkpoint(place.path, dtype=dtype)
     elif place.kind == "adapter":
         model, tokenizer = _with_adapter(place.path, dtype)
     else:
@@ -88,21 +87,28 @@ def base_of(adapter: Path) -> ModelConfig:
     name = said.get("base_model_name_or_path")
     if not name:
         raise UserError(f"{adapter / CONFIG} names no base model (base_model_name_or_path)")
-    recorded = adapter.parent / "config.yaml"
-    if recorded.is_file():
-        section = (yaml.safe_load(recorded.read_text(encoding="utf-8")) or {}).get("model") or {}
-        if section.get("name_or_path") == name:
-            return _section(ModelConfig, section)
+    recorded = config_in(adapter.parent)
+    if recorded is not None and recorded.model.name_or_path == name:
+        return recorded.model
     gguf = sorted(Path(name).glob("*.gguf")) if not (Path(name) / "config.json").is_file() else []
     return ModelConfig(
         name_or_path=name, revision=said.get("revision"), gguf_file=gguf[0].name if len(gguf) == 1 else None
     )
 
 
-def load_checkpoint(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model of a checkpoint; of an adapter's, on its base. Raises UserError for a damaged one."""
+def base_in(place: Place) -> ModelConfig | None:
+    """The base of an adapter that is a folder or in a checkpoint; None for a whole model."""
+    if place.kind == "adapter":
+        return base_of(place.path)
+    config = config_of(named_checkpoint(place.path).record["config"]) if place.kind == "checkpoint" else RunConfig()
+    return config.model if config.adapter.wanted else None
+
+
+def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model of a checkpoint; of an adapter's, on its base in `dtype`. Raises UserError for a damaged one."""
     checkpoint = named_checkpoint(path)
-    description, config = path / "model", _recorded(checkpoint.record)
+    description, config = path / "model", config_of(checkpoint.record["config"])
+    config.model.dtype = dtype or config.model.dtype
     tokenizer = AutoTokenizer.from_pretrained(description)
     stored = stored_tensors(path)
     if config.adapter.wanted:
@@ -129,18 +135,5 @@ def _with_adapter(folder: Path, dtype: str | None) -> tuple[PreTrainedModel, Pre
     if len(tokenizer) > rows:
         # What peft's AutoPeftModel does: rows of new tokens, which the adapter brings.
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer
-
-
-def _recorded(record: dict[str, Any]) -> RunConfig:
-    config = record["config"]
-    return RunConfig(
-        model=_section(ModelConfig, config["model"]),
-        adapter=_section(AdapterConfig, config.get("adapter") or {}),
-        seed=int(config["seed"]),
-    )
-
-
-def _section(kind: type[SectionT], values: dict[str, Any]) -> SectionT:
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{key: value for key, value in values.items() if key in known})
+    with quiet():
+        return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 
 import torch
 from transformers import BitsAndBytesConfig
@@ -35,8 +34,6 @@ def check_quantization(config: ModelConfig, *, frozen: bool) -> None:
 
 def quantizer(config: ModelConfig) -> BitsAndBytesConfig:
     """The configuration of transformers for `model.quantization`. Embeddings, norms and the output head are not quantized."""
-    # It would say with every call that int8 products are made in fp16, which docs/adapters.md says once.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     if config.quantization == "int8":
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(

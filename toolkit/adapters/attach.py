@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -16,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.adapters.folder import ADAPTER, start_of
 from toolkit.adapters.methods import METHODS, Method, method_of
+from toolkit.adapters.quiet import quiet
 from toolkit.adapters.targets import check_targets, saves, targets
 from toolkit.config import AdapterConfig, ModelConfig
 from toolkit.errors import UserError
@@ -41,7 +39,7 @@ def attach(
             "model (adapter.method: none), or give the adapter a model with weights"
         )
     torch.manual_seed(seed)
-    with _quiet():
+    with quiet():
         goes_on = config.name_or_path is not None
         adapted = _continued(model, config, say) if goes_on else _new(model, tokenizer, config, of)
     peft_config = adapted.peft_config[ADAPTER]
@@ -224,12 +222,3 @@ def _numbers(parameter: torch.nn.Parameter) -> int:
     """Numbers that a parameter stands for: two 4-bit ones share a byte."""
     state = getattr(parameter, "quant_state", None)
     return parameter.numel() if state is None else int(torch.Size(state.shape).numel())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What peft warns of is decided here before, or said in our words."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.getLogger("peft").setLevel(logging.ERROR)
-        yield

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +12,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
 from transformers import PreTrainedModel
 
+from toolkit.adapters.quiet import quiet
 from toolkit.errors import UserError
 
 
@@ -27,7 +26,7 @@ def fold(model: PeftModel, progress: Callable[[int, int], None] = lambda done, o
     base: Any = model.get_base_model()
     _separate_ends(base)
     layers = [(name, module) for name, module in base.named_modules() if isinstance(module, BaseTunerLayer)]
-    with _quiet():
+    with quiet():
         for done, (name, layer) in enumerate(layers, 1):
             _fold_layer(name, layer)
             progress(done, len(layers))
@@ -70,11 +69,3 @@ def _like_the_original(wrapper: ModulesToSaveWrapper) -> None:
     for module in wrapper.modules_to_save.values():
         for name, parameter in module.named_parameters():
             parameter.data = parameter.data.to(original[name].dtype)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """peft warns of layers that are merged already, and of ends that are no longer tied, which is told here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

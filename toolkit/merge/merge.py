@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from toolkit.errors import UserError
-from toolkit.finished import base_of, load_finished
+from toolkit.finished import base_in, find, load_finished
 from toolkit.merge.fold import fold
 from toolkit.merge.proof import TOLERANCE, Proof, logits, prove
 from toolkit.models import load_config, resolve_dtype
@@ -21,40 +22,60 @@ from toolkit.models import load_config, resolve_dtype
 _SHARD = "5GB"
 
 
+@dataclass(frozen=True)
+class Merged:
+    """What came of a merge."""
+
+    proof: Proof
+    dtype: torch.dtype
+    parameters: int
+    tied: bool | None
+
+    def describe(self) -> str:
+        """For people: size, precision, and whether embeddings and head are one matrix (None: there is no such choice)."""
+        ends = {True: ", embeddings and head are one matrix", False: ", embeddings and head are two matrices", None: ""}
+        return f"{self.parameters:,} parameters in {str(self.dtype).removeprefix('torch.')}{ends[self.tied]}"
+
+
 def merge(
-    adapter: Path,
+    name: Path,
     output: Path,
     rows: Sequence[Sequence[int]],
     *,
     dtype: str | None,
     say: Callable[[str], None],
     progress: Callable[[int, int], None] = lambda done, of: None,
-) -> Proof:
-    """Write the model of an adapter's folder to `output`, a plain Hugging Face folder, if it gives the adapter's logits.
+) -> Merged:
+    """Write the model of a run with an adapter to `output`, a plain Hugging Face folder, if it gives the trained logits.
 
-    rows: token ids to compare on. dtype: of the result; None, what the base is stored in. Needs the memory of one model
-    in that dtype, and of one file of it while it is written. `output` is there only if the proof has no fault. Raises
-    UserError for a base that is not the adapter's or cannot be loaded.
+    name: a run's folder, an adapter's, or a checkpoint's. rows: token ids to compare on. dtype: of the result; None, what
+    the base is stored in. Needs the memory of one model in that dtype, and of one file of it while it is written. `output`
+    is there only if the proof has no fault. Raises UserError for a base that is not the adapter's or cannot be loaded.
     """
-    of = base_of(adapter)
+    of = base_in(find(name))
+    if of is None:
+        raise UserError(f"{name} is a whole model already; there is nothing to merge")
     target = resolve_dtype(dtype) if dtype else _stored_dtype(of)
     if target not in TOLERANCE:
         raise UserError(f"--dtype {dtype}: give float32, bfloat16 or float16")
     word = str(target).removeprefix("torch.")
-    model, tokenizer = load_finished(adapter, dtype=word)
+    model, tokenizer = load_finished(name, dtype=word)
     trained = logits(model, rows)
     with cast(PeftModel, model).disable_adapter():
         base = logits(model, rows)
     if of.quantization:
         say(f"the base is merged as training saw it, {of.quantization} weights as {word}")
         model = _full_precision(model, target)
+    generation = model.generation_config
     plain = fold(cast(PeftModel, model), progress)
-    plain.generation_config = _generation_config(adapter, plain)
+    plain.generation_config = generation
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     plain.config.dtype = target
     plain.save_pretrained(partial, max_shard_size=_SHARD)
     tokenizer.save_pretrained(partial)
+    parameters = plain.num_parameters()
+    tied = getattr(plain.config.get_text_config(), "tie_word_embeddings", None)
     del model, plain
     gc.collect()
     proof = prove(base, trained, logits(_read_again(partial, target), rows), target)
@@ -62,7 +83,7 @@ def merge(
         partial.rename(output)
     else:
         shutil.rmtree(partial)
-    return proof
+    return Merged(proof, target, parameters, tied)
 
 
 def _stored_dtype(of: Any) -> torch.dtype:
@@ -80,12 +101,6 @@ def _read_again(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
                 f"{folder}: {what.replace('_', ' ')} when read again: {', '.join(sorted(map(str, told[what]))[:3])}"
             )
     return cast(PreTrainedModel, model).eval()
-
-
-def _generation_config(adapter: Path, plain: PreTrainedModel) -> GenerationConfig:
-    if (adapter / "generation_config.json").is_file():
-        return GenerationConfig.from_pretrained(adapter)
-    return plain.generation_config
 
 
 def _full_precision(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
