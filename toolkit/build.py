@@ -41,10 +41,18 @@ def build_model(
     return cast(PreTrainedModel, attach(model, tokenizer, config.adapter, of, seed=config.seed, say=say))
 
 
-def check_recipe(config: RunConfig, *, sharded: bool) -> None:
-    """Refuse, before anything is loaded, an adapter that is half described, or one on a model `sharded` while loading."""
+def check_recipe(config: RunConfig, *, sharded: bool, fsdp: bool = False) -> None:
+    """Refuse, before anything is loaded, an adapter that is half described, or what a layout cannot carry out.
+
+    sharded: the model is cut into parts while it loads. fsdp: parameters are sharded.
+    """
     if not config.adapter.wanted and config.adapter != AdapterConfig():
         raise UserError("adapter: keys are set but adapter.method is none; set it (lora, ...), or remove the section")
+    if fsdp and config.model.quantization == "int8":
+        raise UserError(
+            "model.quantization: int8 weights cannot be sharded (bitsandbytes keeps their scales beside the parameter); use "
+            "nf4, or a DDP layout such as accelerate_configs/ddp.yaml"
+        )
     if not sharded:
         return
     asks = {"model.new_tokens": config.model.added_tokens, "an adapter": config.adapter.wanted}

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from peft import PeftModel
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.adapters.folder import WEIGHTS, saved_config, write_adapter
@@ -26,15 +27,14 @@ def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedT
     """
     plain = layout.accelerator.unwrap_model(module)
     adapted = isinstance(plain.model, PeftModel)
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=adapted)
-    weights = cast(dict[str, torch.Tensor], get_model_state_dict(module, options=options))
+    weights = _trained(layout, plain) if adapted else _all(module)
 
     def write() -> None:
         """On the main process."""
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         if adapted:
-            write_adapter_folder(plain.model, trained_tensors(plain, weights), tokenizer, partial)
+            write_adapter_folder(plain.model, weights, tokenizer, partial)
         else:
             # Of tied parameters one name is enough; gathered from shards they no longer share memory, which would write
             # them twice.
@@ -64,14 +64,26 @@ def write_adapter_folder(
     tokenizer.save_pretrained(folder)
 
 
-def trained_tensors(module: ObjectiveModule, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The trained tensors by all their names in the model: a tied one has several, of which `weights` may know one."""
-    by_parameter: dict[torch.nn.Parameter, torch.Tensor] = {}
-    every = [(name, p) for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad]
-    for name, parameter in every:
-        if name in weights:
-            by_parameter.setdefault(parameter, weights[name])
-    return {name.removeprefix("model."): by_parameter[parameter] for name, parameter in every}
+def _all(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """All weights, whole, on the main process; nothing on the others."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return cast(dict[str, torch.Tensor], get_model_state_dict(module, options=options))
+
+
+def _trained(layout: Layout, module: ObjectiveModule) -> dict[str, torch.Tensor]:
+    """The trained tensors of the model, whole, on the main process, by all their names there: a tied one has several.
+
+    Not by a state dict, in which quantized layers put more than their parameters.
+    """
+    whole: dict[torch.nn.Parameter, torch.Tensor] = {}
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            value = parameter.detach()
+            value = value.full_tensor() if isinstance(value, DTensor) else value
+            if layout.is_main:
+                whole[parameter] = value.cpu()
+    every = module.model.named_parameters(remove_duplicate=False)
+    return {name: whole[parameter] for name, parameter in every if parameter in whole}
 
 
 def export_checkpoint(checkpoint: Path, folder: Path) -> None:

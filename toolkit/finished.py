@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+import torch
 from peft import PeftModel
 from transformers import (
     AutoConfig,
@@ -25,7 +26,8 @@ from toolkit.checkpoint.resume import named_checkpoint
 from toolkit.checkpoint.tensors import WEIGHT, read_tensors, stored_tensors
 from toolkit.config import ModelConfig, RunConfig
 from toolkit.errors import UserError
-from toolkit.models import load_model, load_tokenizer
+from toolkit.models import embedding_rows, load_model, load_tokenizer
+from toolkit.quantization import dequantized
 from toolkit.recorded import config_in, config_of
 
 # Names of the model's tensors in a checkpoint: it is the `model` of an `ObjectiveModule`.
@@ -72,7 +74,8 @@ def load_finished(name: Path, *, dtype: str | None = None) -> tuple[PreTrainedMo
     if place.kind == "checkpoint":
         model, tokenizer = load_checkpoint(place.path, dtype=dtype)
     elif place.kind == "adapter":
-        model, tokenizer = _with_adapter(place.path, dtype)
+        of = base_of(place.path)
+        model, tokenizer = with_adapter(place.path, replace(of, dtype=dtype or of.dtype))
     else:
         of = ModelConfig(name_or_path=str(place.path), dtype=dtype)
         model, tokenizer = load_model(of, seed=0), load_tokenizer(of)
@@ -104,6 +107,22 @@ def base_in(place: Place) -> ModelConfig | None:
     return config.model if config.adapter.wanted else None
 
 
+def with_adapter(
+    folder: Path, of: ModelConfig, *, dequantize: torch.dtype | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The adapter of a folder on its base `of`, whose quantized weights become ordinary ones where `dequantize` says of
+    which dtype."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = load_model(of, seed=0, frozen=True)
+    if of.quantization and dequantize is not None:
+        model = dequantized(model, dequantize)
+    if len(tokenizer) > embedding_rows(model):
+        # What peft's AutoPeftModel does: rows of new tokens, which the adapter brings.
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    with quiet():
+        return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer
+
+
 def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model of a checkpoint; of an adapter's, on its base in `dtype`. Raises UserError for a damaged one."""
     checkpoint = named_checkpoint(path)
@@ -125,15 +144,3 @@ def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrained
     model = model.to(dtypes.pop() if len(dtypes) == 1 else None)
     read_tensors(path, {PREFIX + name: tensor for name, tensor in model.state_dict().items() if name in there})
     return model, tokenizer
-
-
-def _with_adapter(folder: Path, dtype: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    of = base_of(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = load_model(replace(of, dtype=dtype or of.dtype), seed=0, frozen=True)
-    rows = model.get_input_embeddings().weight.shape[0]  # type: ignore[union-attr, index]
-    if len(tokenizer) > rows:
-        # What peft's AutoPeftModel does: rows of new tokens, which the adapter brings.
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    with quiet():
-        return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer

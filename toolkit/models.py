@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from toolkit.config import ModelConfig
 from toolkit.errors import UserError
 from toolkit.new_tokens import add_tokens
-from toolkit.quantization import check_quantization, quantizer
+from toolkit.quantization import check_quantization, keep_trainable, quantizer
 
 _DTYPES = {
     "float32": torch.float32,
@@ -157,7 +157,9 @@ def load_model(
         )
     if sharded is not None:
         del model.config.distributed_config  # this run's affair, not that of the model that is saved
-    if not config.quantization:
+    if config.quantization:
+        keep_trainable(model)
+    else:
         model.config.dtype = model.dtype
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})

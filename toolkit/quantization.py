@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 import torch
-from transformers import BitsAndBytesConfig
+from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from toolkit.config import ModelConfig
 from toolkit.errors import UserError
@@ -42,3 +42,18 @@ def quantizer(config: ModelConfig) -> BitsAndBytesConfig:
         bnb_4bit_use_double_quant=config.double_quantization,
         bnb_4bit_compute_dtype=torch.bfloat16 if config.dtype in ("bfloat16", "bf16") else torch.float32,
     )
+
+
+def keep_trainable(model: torch.nn.Module) -> None:
+    """On a CPU, 4-bit layers are arranged for inference by the first forward in eval mode, for good, and from then on give no
+    gradient to what lies before them, with nothing but a warning. Here an evaluation may come before training."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
+
+
+def dequantized(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """The same model with the values of its quantized matrices in `dtype`, an ordinary one from now on."""
+    plain = model.dequantize(dtype=dtype)
+    plain.config.dtype = dtype
+    return plain

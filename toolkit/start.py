@@ -57,7 +57,7 @@ def start(config: RunConfig) -> Run:
     record_collectives(logs)
     layout = build_layout(collective_timeout(config.watch))
     say = note if layout.is_main else _silent
-    check_recipe(config, sharded=layout.choices.sharded_loading)
+    check_recipe(config, sharded=layout.choices.sharded_loading, fsdp=layout.is_fsdp)
     if layout.choices.sharded_loading or layout.choices.context > 1:
         check_model_source(config.model)
         _check_sizes(layout, load_config(config.model), padding_free=config.train.padding_free)

@@ -64,7 +64,8 @@ def describe(model: PeftModel) -> str:
     every = sum(_numbers(p) for p in model.parameters())
     names = [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
     ends = ", ".join(dict.fromkeys(name.rsplit(".", 1)[-1] for name in names if not name.endswith("token_adapter")))
-    more = [f"{', '.join(sorted(config.modules_to_save))} whole"] if config.modules_to_save else []
+    whole = dict.fromkeys(name.rsplit(".", 1)[-1] for name in sorted(config.modules_to_save or ()))
+    more = [f"{', '.join(whole)} whole"] if whole else []
     rows = getattr(config, "trainable_token_indices", None)
     if rows:
         count = len({index for part in (rows.values() if isinstance(rows, dict) else [rows]) for index in part})

@@ -62,7 +62,8 @@ def saved_config(model: PeftModel) -> PeftConfig:
 
 def start_of(model: PeftModel) -> dict[str, torch.Tensor]:
     """Copies of the adapter's matrices as they are now, by the names they are saved under."""
-    found = adapter_tensors(model, {name: p for name, p in model.named_parameters() if p.requires_grad})
+    named = model.named_parameters(remove_duplicate=False)
+    found = adapter_tensors(model, {name: p for name, p in named if p.requires_grad})
     return {name: t.detach().clone() for name, t in found.items() if ".lora_A." in name or ".lora_B." in name}
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from toolkit.errors import UserError
-from toolkit.finished import base_in, find, load_finished
+from toolkit.export import export_checkpoint
+from toolkit.finished import base_in, find, load_finished, with_adapter
 from toolkit.merge.fold import fold
 from toolkit.merge.proof import TOLERANCE, Proof, logits, prove
 from toolkit.models import load_config, resolve_dtype
@@ -52,7 +54,8 @@ def merge(
     the base is stored in. Needs the memory of one model in that dtype, and of one file of it while it is written. `output`
     is there only if the proof has no fault. Raises UserError for a base that is not the adapter's or cannot be loaded.
     """
-    of = base_in(find(name))
+    place = find(name)
+    of = base_in(place)
     if of is None:
         raise UserError(f"{name} is a whole model already; there is nothing to merge")
     target = resolve_dtype(dtype) if dtype else _stored_dtype(of)
@@ -60,13 +63,18 @@ def merge(
         raise UserError(f"--dtype {dtype}: give float32, bfloat16 or float16")
     word = str(target).removeprefix("torch.")
     model, tokenizer = load_finished(name, dtype=word)
+    generation = model.generation_config
     trained = logits(model, rows)
     with cast(PeftModel, model).disable_adapter():
         base = logits(model, rows)
     if of.quantization:
-        say(f"the base is merged as training saw it, {of.quantization} weights as {word}")
-        model = _full_precision(model, target)
-    generation = model.generation_config
+        say(f"the base is merged as training saw it: {of.quantization} weights, as {word}")
+        with tempfile.TemporaryDirectory() as folder:
+            adapter = place.path
+            if place.kind == "checkpoint":
+                adapter = Path(folder) / "adapter"
+                export_checkpoint(place.path, adapter)
+            model, _ = with_adapter(adapter, replace(of, dtype=word), dequantize=target)
     plain = fold(cast(PeftModel, model), progress)
     plain.generation_config = generation
     partial = output.with_name(output.name + ".partial")
@@ -101,8 +109,3 @@ def _read_again(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
                 f"{folder}: {what.replace('_', ' ')} when read again: {', '.join(sorted(map(str, told[what]))[:3])}"
             )
     return cast(PreTrainedModel, model).eval()
-
-
-def _full_precision(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
-    """The same model with the values of its quantized matrices in `dtype`."""
-    return model
