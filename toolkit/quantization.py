@@ -40,6 +40,8 @@ def quantizer(config: ModelConfig) -> BitsAndBytesConfig:
         load_in_4bit=True,
         bnb_4bit_quant_type=config.quantization,
         bnb_4bit_use_double_quant=config.double_quantization,
+        # What is floating-point FSDP2 shards; in bf16, so that mixed precision has nothing to cast, which would end the bits.
+        bnb_4bit_quant_storage=torch.bfloat16,
         bnb_4bit_compute_dtype=torch.bfloat16 if config.dtype in ("bfloat16", "bf16") else torch.float32,
     )
 

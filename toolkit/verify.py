@@ -86,8 +86,14 @@ def _mark(tensor: torch.Tensor) -> torch.Tensor:
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     if not local.is_floating_point():
         local = local.view(torch.uint8).float() if local.dtype != torch.int8 else local.float()
-    wide = torch.float32 if local.device.type == "mps" else torch.float64
-    return torch.stack([local.sum(dtype=wide), torch.linalg.vector_norm(local, dtype=torch.float32).to(wide)]).cpu()
+    mark = _sums(local)
+    # 4-bit weights may be stored in numbers that stand for nothing, some of them infinite or none at all.
+    return mark if mark.isfinite().all() else _sums(torch.nan_to_num(local, 0.0, 0.0, 0.0))
+
+
+def _sums(tensor: torch.Tensor) -> torch.Tensor:
+    wide = torch.float32 if tensor.device.type == "mps" else torch.float64
+    return torch.stack([tensor.sum(dtype=wide), torch.linalg.vector_norm(tensor, dtype=torch.float32).to(wide)]).cpu()
 
 
 def refuse_different_starts(layout: Layout, module: torch.nn.Module) -> None:

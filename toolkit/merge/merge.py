@@ -18,7 +18,7 @@ from toolkit.errors import UserError
 from toolkit.export import export_checkpoint
 from toolkit.finished import base_in, find, load_finished, with_adapter
 from toolkit.merge.fold import fold
-from toolkit.merge.proof import TOLERANCE, Proof, logits, prove
+from toolkit.merge.proof import INT8_TOLERANCE, TOLERANCE, Proof, logits, prove
 from toolkit.models import load_config, resolve_dtype
 
 _SHARD = "5GB"
@@ -86,7 +86,12 @@ def merge(
     tied = getattr(plain.config.get_text_config(), "tie_word_embeddings", None)
     del model, plain
     gc.collect()
-    proof = prove(base, trained, logits(_read_again(partial, target), rows), target)
+    proof = prove(
+        base,
+        trained,
+        logits(_read_again(partial, target), rows),
+        max(TOLERANCE[target], INT8_TOLERANCE if of.quantization == "int8" else 0.0),
+    )
     if proof.fault is None:
         partial.rename(output)
     else:
