@@ -80,7 +80,7 @@ def check_model_source(config: ModelConfig, *, frozen: bool = False) -> None:
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """The model's tokenizer; a missing pad token is set to the end-of-sequence token, which costs nothing here since
     padding is masked by position, never by token id."""
-    check_model_source(config)
+    check_model_source(config, frozen=True)  # whether they are is no affair of the tokenizer's
     tokenizer = _hub_call(
         config,
         lambda: AutoTokenizer.from_pretrained(

@@ -27,6 +27,10 @@ def decisions(
     """Everything that was derived or decided, for people to read before the first step."""
     sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
     trainable, everything = sum(n for n, grad in sizes if grad), sum(n for n, _ in sizes)
+    # Numbers of a quantized matrix are not counted by those that store them.
+    quantized = config.model.quantization
+    share = f"{trainable:,}" if quantized else f"{trainable:,} of {everything:,}"
+    stored = f", matrices of the base in {quantized}" if quantized else ""
     accumulation = "agreed by the ranks in each step of the stream"
     if isinstance(feed, Feed):
         micro_batches = len(feed.micro_batches(plan.row_ids(0)))
@@ -35,8 +39,8 @@ def decisions(
         accumulation += f" ({micro_batches * layout.dp_size} in all), {'chosen by the layout' if chosen else 'derived'}"
     scaled = config.train.learning_rate_scaling
     return {
-        "model": f"{config.model.name_or_path}, {trainable:,} of {everything:,} parameters trainable",
-        "weights": f"{describe_dtypes(module)}; mixed precision {layout.mixed_precision}",
+        "model": f"{config.model.name_or_path}, {share} parameters trainable",
+        "weights": f"{describe_dtypes(module)}{stored}; mixed precision {layout.mixed_precision}",
         "attention": str(layout.accelerator.unwrap_model(module).model.config._attn_implementation)
         + (", padding-free" if config.train.padding_free else ", padded"),
         "train": "a stream" if data.stream is not None else _size(data.train),
