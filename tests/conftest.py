@@ -60,3 +60,64 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def untied_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a head of its own."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("untied_model")
+    for file in tiny_model.iterdir():
+        if file.suffix != ".safetensors":
+            (folder / file.name).write_bytes(file.read_bytes())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = AutoModelForCausalLM.from_pretrained(tiny_model, tie_word_embeddings=False)
+        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight) * 0.02)
+    model.save_pretrained(folder)
+    return folder
+
+
+def _fitted(folder: Path, of: Path) -> Path:
+    """The model of `of` with exactly one embedding row per token; the others have some to spare."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(of)
+    model = AutoModelForCausalLM.from_pretrained(of)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def fitted_models(tiny_model: Path, untied_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Bases by name, without spare rows and with them."""
+    folder = tmp_path_factory.mktemp("fitted")
+    return {
+        "tied": _fitted(folder / "tied", tiny_model),
+        "untied": _fitted(folder / "untied", untied_model),
+        "tied, spare rows": tiny_model,
+        "untied, spare rows": untied_model,
+    }
+
+
+@pytest.fixture
+def build(tiny_model: Path):
+    """A model with an adapter, its tokenizer and what was said, from keys of the two sections."""
+    from toolkit.build import build_model
+    from toolkit.config import AdapterConfig, ModelConfig, RunConfig
+    from toolkit.models import load_tokenizer
+
+    def make(folder: Path = tiny_model, *, model: dict | None = None, seed: int = 0, **adapter):
+        said: list[str] = []
+        adapter = {"method": "lora", **adapter} if "name_or_path" not in adapter else adapter
+        config = RunConfig(
+            model=ModelConfig(name_or_path=str(folder), **(model or {})), adapter=AdapterConfig(**adapter), seed=seed
+        )
+        tokenizer = load_tokenizer(config.model)
+        return build_model(config, tokenizer, mixed_precision="no", say=said.append), tokenizer, said
+
+    return make

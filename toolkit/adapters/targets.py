@@ -32,9 +32,10 @@ def check_targets(model: PreTrainedModel, config: AdapterConfig) -> None:
         except re.error as error:
             raise UserError(f"adapter.target_modules: {wanted!r} is not a regex: {error}") from None
         if not matching:
+            example = next((name for name in adaptable if re.search("[0-9]", name)), "none")
             raise UserError(
                 f"adapter.target_modules: the regex {wanted!r} matches no module; names are such as "
-                f"{adaptable[0] if adaptable else 'none'}, and end in {_some(adaptable)} (a list of endings needs brackets: "
+                f"{example}, and end in {_some(adaptable)} (a list of endings needs brackets: "
                 f"[{_nearest(wanted, adaptable) or 'q_proj'}])"
             )
     _refuse_missing("adapter.exclude_modules", config.exclude_modules, adaptable)

@@ -1,0 +1,139 @@
+"""What gets an adapter, what is trained, and what is refused before anything is."""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from toolkit.adapters.methods import METHODS, method_of
+from toolkit.config import AdapterConfig
+from toolkit.errors import UserError
+
+HIDDEN, INNER, LAYERS, KV = 32, 96, 3, 16
+# in + out of each linear layer of a block: q, k, v, o, gate, up, down.
+ENDS = 2 * HIDDEN + 2 * (HIDDEN + KV) + 2 * HIDDEN + 3 * (HIDDEN + INNER)
+
+
+def trained(model) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def test_all_methods_of_the_config_are_known() -> None:
+    hint = typing.get_type_hints(AdapterConfig)["method"]
+    assert set(typing.get_args(hint)) - {"none"} == set(METHODS)
+
+
+def test_lora_on_all_linear_layers_has_r_times_in_and_out_parameters(build) -> None:
+    model, _, said = build(r=4)
+    assert sum(p.numel() for p in trained(model).values()) == 4 * ENDS * LAYERS
+    assert all(".lora_" in name for name in trained(model))
+    assert {p.dtype for p in trained(model).values()} == {torch.float32}
+    assert f"lora on {7 * LAYERS} modules (q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj)" in said[-1]
+    assert f"{4 * ENDS * LAYERS:,} trainable parameters" in said[-1]
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_begins_as_the_base_and_gets_gradients(build, tiny_model: Path, method: str) -> None:
+    model, tokenizer, _ = build(method=method, r=4)
+    assert method_of(model.peft_config["default"]) == method
+    base = AutoModelForCausalLM.from_pretrained(tiny_model).train()
+    ids = torch.tensor([tokenizer("the question of the user is in the answer").input_ids])
+    torch.testing.assert_close(model(ids).logits, base(ids).logits, rtol=1e-4, atol=1e-4)
+    model(ids, labels=ids).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad, name
+    assert any(p.grad.abs().max() > 0 for p in trained(model).values())
+
+
+def test_the_same_seed_gives_the_same_adapter_whatever_was_drawn_before(build) -> None:
+    first = trained(build(seed=5)[0])
+    torch.rand(100)
+    again, other = trained(build(seed=5)[0]), trained(build(seed=6)[0])
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_the_base_is_held_in_what_the_layout_computes_in() -> None:
+    from toolkit.config import ModelConfig
+    from toolkit.models import base_dtype
+
+    assert base_dtype(ModelConfig(), "no") == "float32"
+    assert base_dtype(ModelConfig(), "bf16") == "bfloat16"
+    assert base_dtype(ModelConfig(), "fp16") == "float32"
+    assert base_dtype(ModelConfig(dtype="float16"), "bf16") == "float16"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "words"),
+    [
+        ({"target_modules": ["q_prj"]}, ["adapter.target_modules", "q_prj", "did you mean q_proj", "down_proj"]),
+        ({"target_modules": ["q_proj", "w_pack"]}, ["w_pack", "its modules end in"]),
+        ({"target_modules": []}, ["the list is empty"]),
+        ({"target_modules": ".*\\.attention\\..*"}, ["matches no module", "model.layers.0.self_attn.q_proj"]),
+        ({"target_modules": "q_proj("}, ["is not a regex"]),
+        ({"exclude_modules": ["v_porj"]}, ["adapter.exclude_modules", "did you mean v_proj"]),
+        ({"modules_to_save": ["score"]}, ["adapter.modules_to_save", "score"]),
+        ({"modules_to_save": ["embed_tokens"]}, ["one matrix", "keep", "untie"]),
+        ({"target_modules": ["lm_head"]}, ["one matrix", "keep", "untie"]),
+        ({"tied_embeddings": "keep"}, ["neither embeddings nor head are trained"]),
+        (
+            {"tied_embeddings": "keep", "target_modules": ["embed_tokens"]},
+            ["adapter.tied_embeddings", "modules_to_save", "untie"],
+        ),
+        ({"target_modules": ["lm_head"], "tied_embeddings": "untie", "dropout": 0.1}, ["head", "without dropout"]),
+        (
+            {"method": "dora", "target_modules": ["lm_head"], "tied_embeddings": "untie"},
+            ["head", "adds to its matrix", "modules_to_save"],
+        ),
+        ({"method": "ia3", "dropout": 0.1}, ["adapter.dropout", "ia3 has no dropout"]),
+        ({"trainable_tokens": ["<none>"]}, ["'<none>'", "model.new_tokens"]),
+        ({"method": "none", "r": 4}, ["adapter.method is none"]),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_can(build, adapter: dict, words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        build(**adapter)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_regex_and_excluded_modules(build) -> None:
+    model, _, _ = build(target_modules=r".*layers\.[02]\.self_attn\.[qv]_proj", exclude_modules=["v_proj"])
+    names = {name.split(".lora_")[0].removeprefix("base_model.model.") for name in trained(model)}
+    assert names == {"model.layers.0.self_attn.q_proj", "model.layers.2.self_attn.q_proj"}
+
+
+def test_an_untied_model_needs_no_choice_and_has_none(build, untied_model: Path) -> None:
+    model, _, _ = build(untied_model, modules_to_save=["embed_tokens", "lm_head"])
+    whole = [name for name in trained(model) if "modules_to_save" in name]
+    assert len(whole) == 2
+    with pytest.raises(UserError, match="are not tied"):
+        build(untied_model, modules_to_save=["lm_head"], tied_embeddings="keep")
+
+
+def test_random_weights_are_no_base(build) -> None:
+    with pytest.raises(UserError, match=r"model\.random_init"):
+        build(model={"random_init": True})
+
+
+def test_going_on_from_an_adapter(build, tmp_path: Path) -> None:
+    model, _, _ = build(method="rslora", r=4, target_modules=["q_proj"])
+    with torch.no_grad():
+        for parameter in trained(model).values():
+            parameter.add_(0.01)
+    model.save_pretrained(tmp_path / "adapter")
+    further, _, said = build(name_or_path=str(tmp_path / "adapter"), method="none")
+    assert "going on from" in said[0]
+    assert "rslora on 3 modules (q_proj)" in said[-1]
+    for name, parameter in trained(model).items():
+        assert torch.equal(dict(further.named_parameters())[name], parameter)
+        assert dict(further.named_parameters())[name].requires_grad
+    with pytest.raises(UserError, match=r"brings its own.*remove adapter\.r"):
+        build(name_or_path=str(tmp_path / "adapter"), method="none", r=8)
+    with pytest.raises(UserError, match="cannot load"):
+        build(name_or_path=str(tmp_path / "none"), method="none")
