@@ -83,10 +83,11 @@ def _new(
 ) -> PeftModel:
     method = METHODS[config.method]
     check_targets(model, config)
-    options: dict[str, Any] = {
-        "target_modules": config.target_modules,
-        "modules_to_save": config.modules_to_save or None,
-        "exclude_modules": config.exclude_modules or None,
+    targeted = config.target_modules
+    options: dict[str, Any] = {  # copies, since peft adds to them
+        "target_modules": list(targeted) if isinstance(targeted, list) else targeted,
+        "modules_to_save": list(config.modules_to_save) or None,
+        "exclude_modules": list(config.exclude_modules) or None,
     }
     if config.exclude_modules and "exclude_modules" not in _keys(method):
         raise UserError(f"adapter.exclude_modules: {config.method} has no such option; name what it goes to instead")
