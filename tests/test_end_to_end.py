@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 ROOT = Path(__file__).parents[1]
 ANSWERS = {"the question": "<|yes|> the user", "of the user": "<|no|> the system", "an answer": "<|no|> is <|yes|>"}
 # The base has random weights, so that words are learned too: embeddings and head are trained beside the adapter.
-LORA = ("--adapter.method", "lora", "--adapter.r", "8")
+LORA = ("--adapter.method", "lora", "--adapter.r", "16", "--adapter.alpha", "20")
 ADAPTER = {
     "tied": (*LORA, "--adapter.modules_to_save", '["embed_tokens"]', "--adapter.tied_embeddings", "keep"),
     "untied": (*LORA, "--adapter.modules_to_save", '["embed_tokens", "lm_head"]'),
 }
-STEPS, STOP = 80, 50
+STEPS, STOP = 120, 80
 
 
 def python(*arguments: str) -> str:

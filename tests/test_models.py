@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from toolkit.config import ModelConfig
+from toolkit.build import check_recipe
+from toolkit.config import AdapterConfig, ModelConfig, RunConfig
 from toolkit.errors import UserError
 from toolkit.export import set_turn_end
 from toolkit.models import check_vocabulary, describe_dtypes, load_model, load_tokenizer, resolve_dtype
@@ -41,8 +42,14 @@ def test_an_unknown_dtype_lists_those_that_are_known(tiny_model: Path, word: str
 
 
 def test_fp16_weights_are_refused_before_the_data(tiny_model: Path) -> None:
+    """E02: as trained weights; as the frozen base of an adapter they are fine."""
+    half = ModelConfig(name_or_path=str(tiny_model), dtype="float16")
+    with pytest.raises(UserError, match=r"model\.dtype: float16.*mixed_precision: fp16.*adapter"):
+        check_recipe(RunConfig(model=half), sharded=False)
+    check_recipe(RunConfig(model=half, adapter=AdapterConfig(method="lora")), sharded=False)
     with pytest.raises(UserError, match=r"model\.dtype: float16"):
-        load_tokenizer(ModelConfig(name_or_path=str(tiny_model), dtype="fp16"))
+        load_model(half, seed=0)
+    assert load_model(half, seed=0, frozen=True).dtype == torch.float16
 
 
 @pytest.mark.parametrize("load", [load_tokenizer, lambda config: load_model(config, seed=0)])

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.distributed import DistributedConfig
 
 from toolkit.adapters.attach import attach
 from toolkit.config import AdapterConfig, RunConfig
 from toolkit.errors import UserError
-from toolkit.models import base_dtype, load_model
+from toolkit.models import FP16_TRAINED, base_dtype, load_model, resolve_dtype
 from toolkit.new_tokens import give_rows
 
 
@@ -46,6 +47,8 @@ def check_recipe(config: RunConfig, *, sharded: bool, fsdp: bool = False) -> Non
 
     sharded: the model is cut into parts while it loads. fsdp: parameters are sharded.
     """
+    if not config.adapter.wanted and resolve_dtype(config.model.dtype) == torch.float16:
+        raise UserError(FP16_TRAINED)
     if not config.adapter.wanted and config.adapter != AdapterConfig():
         raise UserError("adapter: keys are set but adapter.method is none; set it (lora, ...), or remove the section")
     if fsdp and config.model.quantization == "int8":

@@ -21,6 +21,10 @@ from toolkit.errors import UserError
 from toolkit.new_tokens import add_tokens
 from toolkit.quantization import check_quantization, keep_trainable, quantizer
 
+FP16_TRAINED = (
+    "model.dtype: float16 weights cannot be trained (their gradients underflow); use float32, and a layout with "
+    "mixed_precision: fp16 to compute in it; or an adapter, whose base may be float16"
+)
 _DTYPES = {
     "float32": torch.float32,
     "fp32": torch.float32,
@@ -55,7 +59,7 @@ def check_model_source(config: ModelConfig, *, frozen: bool = False) -> None:
     """Refuse what cannot be trained, in no time and without a network: a missing path, a folder without config.json, a
     dtype that is unknown, or float16 unless the weights are `frozen`."""
     if resolve_dtype(config.dtype) == torch.float16 and not frozen:
-        raise UserError("model.dtype: float16 weights cannot be trained (their gradients underflow); use float32")
+        raise UserError(FP16_TRAINED)
     name = config.name_or_path
     if name is None:
         raise UserError(
