@@ -40,10 +40,11 @@ def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedT
             # them twice.
             once = {name for name, _ in (*plain.named_parameters(), *plain.named_buffers())}
             state = {name.removeprefix("model."): tensor for name, tensor in weights.items() if name in once}
-            plain.model.save_pretrained(partial, state_dict=state)
+            shapes = {name: tensor.shape for name, tensor in state.items()}
+            plain.model.save_pretrained(partial, state_dict=state)  # takes the tensors out of `state` as it writes them
             tokenizer.save_pretrained(partial)
             found = written_shapes(sorted(partial.glob("*.safetensors")))
-            kept = {name: tensor.shape for name, tensor in state.items() if name in found or tensor.ndim > 0}
+            kept = {name: shape for name, shape in shapes.items() if name in found or len(shape) > 0}
             check_shapes(partial, found, kept)
         shutil.rmtree(folder, ignore_errors=True)  # that of a finished run which was then extended
         partial.rename(folder)
