@@ -28,9 +28,9 @@ def write_card(
     before: Sequence[Answer],
     after: Sequence[Answer],
 ) -> None:
-    """Write the card of a run into its model's folder; before `report`, which notes the files of the run (main process
-    only)."""
+    """Write the card of a run into its model's folder; before `report`, which calls the run finished (main process only)."""
     save_card(gather(run, model, tokenizer, data, evaluations, before, after), run.folder.model / CARD)
+    run.folder.record_files()  # at once: what is not noted would be taken for somebody else's
 
 
 def save_card(facts: CardFacts, file: Path) -> None:
