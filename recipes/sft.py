@@ -36,6 +36,7 @@ def main() -> None:
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
     from toolkit.build import build_model
+    from toolkit.card.write import write_card
     from toolkit.data.prepare import prepare
     from toolkit.evaluation import answer
     from toolkit.finished import load_finished
@@ -44,6 +45,7 @@ def main() -> None:
     from toolkit.monitor.summary import report
     from toolkit.objectives.causal_lm import CausalLanguageModeling
     from toolkit.parallel.loading import distributed_config
+    from toolkit.publish import publish
     from toolkit.run import fine_tune
     from toolkit.start import start
 
@@ -77,8 +79,9 @@ def main() -> None:
         finished, _ = load_finished(run.folder.model)
         after = answer(run.layout, finished, tokenizer, data.prompts, max_new_tokens=tokens, beat=run.beat)
     if run.layout.is_main:
+        write_card(run, model, tokenizer, data, evaluations, before, after)
         report(run.folder, evaluations, before, after)
-    run.layout.wait()
+    publish(run)
 
 
 if __name__ == "__main__":

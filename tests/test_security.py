@@ -126,7 +126,7 @@ def test_a_local_run_asks_nobody(trace: Path, tmp_path: Path) -> None:
     """F07, without HF_HUB_OFFLINE."""
     (tmp_path / "sitecustomize.py").write_text(NO_NETWORK.format(trace=str(trace)))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
-    environment["PYTHONPATH"] = str(tmp_path)
+    environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path), str(ROOT)))  # this checkout, not an installed one
     command = [
         sys.executable,
         "recipes/sft.py",

@@ -283,3 +283,15 @@ class RunConfig:
         0, "evaluation rows to answer by generation, before and after (exact match)", minimum=0, alters=False
     )
     generate_max_tokens: int = option(64, "longest generated answer in tokens", minimum=1, alters=False)
+    push_to_hub: bool = option(
+        False, "upload OUTPUT_DIR/model to the Hugging Face hub when the run is complete", alters=False
+    )
+    hub_model_id: str | None = option(None, "repository to upload to, as NAMESPACE/NAME", alters=False)
+    hub_private_repo: bool = option(
+        True, "only upload to a private repository; false also makes and takes public ones", alters=False
+    )
+
+    def __post_init__(self) -> None:
+        # What others may read shows paths as they were written, not where they lie here: `parse` sets it. Not a field,
+        # since it is no setting.
+        self.as_written: RunConfig = self

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-BUG_EXIT_CODE = 1
+BUG_EXIT_CODE = UPLOAD_EXIT_CODE = 1
 USER_ERROR_EXIT_CODE = 2
 NUMERICAL_ERROR_EXIT_CODE = 3
 HANG_EXIT_CODE = 4
@@ -39,6 +39,10 @@ class NumericalError(ArithmeticError):
 
 class Stopped(Exception):
     """The run was asked to stop, saved its state and can be resumed."""
+
+
+class UploadError(Exception):
+    """The run is complete, and its model could not be sent where it was to go."""
 
 
 class Witness(Protocol):
@@ -141,8 +145,8 @@ def leave(exit_code: int) -> NoReturn:
 
 
 def exit_with_message(function: Callable[[], None]) -> None:
-    """Run `function`; a user's mistake ends in exit code 2, a numerical abort in 3, a stop that was asked for in 75, each
-    with its message alone. Anything else is a bug: 1, with the traceback of the rank where it began."""
+    """Run `function`; a user's mistake ends in exit code 2, a numerical abort in 3, a stop that was asked for in 75, a failed
+    upload in 1, each with its message alone. Anything else is a bug: 1, with the traceback of the rank where it began."""
     try:
         function()
     except UserError as error:
@@ -151,6 +155,8 @@ def exit_with_message(function: Callable[[], None]) -> None:
         fail(f"stopped: {error}", NUMERICAL_ERROR_EXIT_CODE)
     except Stopped as error:
         fail(f"stopped: {error}", STOPPED_EXIT_CODE)
+    except UploadError as error:
+        fail(f"failed: {error}", UPLOAD_EXIT_CODE)
     except Exception as error:
         if witness is None:
             raise

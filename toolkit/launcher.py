@@ -7,6 +7,7 @@ says which file it was, and the file can be checked and kept with the run.
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 from dataclasses import dataclass
@@ -56,6 +57,19 @@ class Launch:
         """Value of a flag on the launcher's command line, None where it was not given."""
         return _flag(self.command, name)
 
+    def given(self) -> dict[str, Any]:
+        """The launcher's own flags that are not at their defaults, by their names without dashes."""
+        found = _arguments(self.command)
+        if found is None:
+            return {}
+        parser, values = found
+        defaults = {action.dest: action.default for action in parser._actions}
+        return {
+            name: value
+            for name, value in vars(values).items()
+            if name in defaults and value != defaults[name] and not name.startswith("training_script")
+        }
+
 
 def read_launch() -> Launch:
     """Look at the parent process. Raises UserError for keys of the layout file that accelerate silently ignores."""
@@ -104,7 +118,14 @@ def _default_config_file() -> Path | None:
 
 
 def _flag(command: tuple[str, ...] | list[str], name: str) -> str | None:
-    """Value of a flag of the launcher's own, as accelerate's parser reads it: those of the script do not count."""
+    """Value of a flag of the launcher's own, None without a launcher."""
+    found = _arguments(command)
+    value = None if found is None else getattr(found[1], name)
+    return None if value is None else str(value)
+
+
+def _arguments(command: tuple[str, ...] | list[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace] | None:
+    """accelerate's parser and what it reads in the launcher's command line: the flags of the script do not count."""
     start = next((index + 1 for index, part in enumerate(command) if _is_launcher(part)), None)
     if start is None:
         return None
@@ -113,8 +134,8 @@ def _flag(command: tuple[str, ...] | list[str], name: str) -> str | None:
     arguments = [*command[start:]]
     if arguments[:1] == ["launch"]:
         del arguments[0]
-    value = getattr(launch_command_parser().parse_known_args(arguments)[0], name)
-    return None if value is None else str(value)
+    parser = launch_command_parser()
+    return parser, parser.parse_known_args(arguments)[0]
 
 
 def _check_sections(file: Path, settings: dict[str, Any]) -> None:

@@ -175,6 +175,11 @@ class Layout:
         """Meet all other processes."""
         self.accelerator.wait_for_everyone()
 
+    def part(self) -> None:
+        """The last meeting of all processes. From here on each is alone, and none waits for another that takes its time."""
+        self.wait()
+        leave_together()
+
     def shard_again(self, module: torch.nn.Module) -> None:
         """Free parameters that FSDP2 keeps gathered after a forward without backward; nothing to do elsewhere."""
         for part in module.modules():

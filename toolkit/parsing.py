@@ -7,6 +7,7 @@ ones, duplicate keys, line numbers, bounds, and paths with `~` and variables. No
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import math
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from toolkit.config import RunConfig
 from toolkit.errors import UserError
 
 ConfigT = TypeVar("ConfigT")
@@ -74,7 +76,10 @@ def parse(config_class: type[ConfigT], argv: list[str] | None = None, *, demo: P
         raise UserError("; ".join(unknown))
     config = _typed(config_class, argv, lines)
     _check_values(config, where, dict(_options(argv)))
+    written = copy.deepcopy(config)
     _expand_paths(config, where, [value for name, value in _options(argv) if name == "config"])
+    if isinstance(config, RunConfig) and isinstance(written, RunConfig):
+        config.as_written = written
     return config
 
 

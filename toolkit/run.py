@@ -87,7 +87,8 @@ def fine_tune(
         )
         evaluations = Course(training).run()
     if data.stream is not None:
-        say(f"train, as far as it was read: {_read_by_all(layout, data.stream)}")
+        data.stream.read_by_all.add(_read_by_all(layout, data.stream))
+        say(f"train, as far as it was read: {data.stream.read_by_all}")
     run.stop.finishing()
     run.beat("export")
     layout.shard_again(module)

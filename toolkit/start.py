@@ -15,6 +15,7 @@ from toolkit.checkpoint.resume import named_checkpoint, newest_whole, set_later_
 from toolkit.checkpoint.retention import remove_leftovers
 from toolkit.config import RunConfig
 from toolkit.errors import UserError
+from toolkit.hub import check_push
 from toolkit.launcher import Launch
 from toolkit.layout import Layout, build_layout
 from toolkit.models import check_model_source, load_config
@@ -57,6 +58,7 @@ def start(config: RunConfig) -> Run:
     record_collectives(logs)
     layout = build_layout(collective_timeout(config.watch))
     say = note if layout.is_main else _silent
+    layout.on_main(lambda: check_push(config))  # only the main process uploads, so only it needs a token
     check_recipe(config, sharded=layout.choices.sharded_loading, fsdp=layout.is_fsdp)
     if layout.choices.sharded_loading or layout.choices.context > 1:
         check_model_source(config.model)

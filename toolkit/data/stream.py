@@ -36,7 +36,7 @@ _Numbered = tuple[int, Row | RowError]  # number of the source, row
 class RowStream:
     """An endless sequence of rows: passes over the sources, shuffled within windows.
 
-    `account` counts the rows that this process tokenized.
+    `account` counts the rows that this process tokenized, `read_by_all` those of all processes, once training has ended.
     """
 
     sources: list[Source]
@@ -45,6 +45,7 @@ class RowStream:
     tokenizer: PreTrainedTokenizerBase
     seed: int
     account: Account = field(default_factory=Account)
+    read_by_all: Account = field(default_factory=Account)
 
     def batches(self, size: int, start: int = 0) -> Iterator[tuple[int, list[_Numbered]]]:
         """(pass, rows) of global batch `start` and all that follow; a batch may lie across two passes."""

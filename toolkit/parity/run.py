@@ -37,6 +37,7 @@ _OWNED = (
     "checkpoint.keep_best",
     "generate_rows",
     "log_gradient_norms",
+    "push_to_hub",
 )
 _MESSAGE = re.compile(r"(\[rank \d+\] )?(error|stopped|failed): ")
 
@@ -126,6 +127,7 @@ def command_of(
         "checkpoint.keep_best": "null",
         "generate_rows": "0",
         "log_gradient_norms": "true",
+        "push_to_hub": "false",
     }
     assert tuple(owned) == _OWNED
     arguments = [*flags, *(part for name, value in owned.items() for part in (f"--{name}", value))]
