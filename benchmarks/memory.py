@@ -21,6 +21,12 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from toolkit.layout import Layout
 
 ROOT = Path(__file__).parents[1]
 PART = ("--fsdp_cpu_ram_efficient_loading", "true")
@@ -133,25 +139,10 @@ def work(model_folder: Path, results: Path) -> None:
     """One rank: load, spread, train, and write down the peaks."""
     import gc
 
-    import numpy as np
-
-    from toolkit.attention import ISOLATED
-    from toolkit.config import ModelConfig, TrainConfig, WatchConfig
-    from toolkit.data.plan import BatchPlan
-    from toolkit.data.split import Capacity
-    from toolkit.data.tokens import TokenRows
-    from toolkit.health import Health
+    from toolkit.config import ModelConfig
     from toolkit.layout import build_layout
-    from toolkit.loop import Wishes, train
-    from toolkit.loss_scale import LossScale
     from toolkit.models import load_model
-    from toolkit.monitor.heartbeat import Heartbeat
-    from toolkit.objectives.causal_lm import CausalLanguageModeling
-    from toolkit.optim import Schedule
     from toolkit.parallel.loading import distributed_config
-    from toolkit.parallel.spread import spread
-    from toolkit.run import rehearse
-    from toolkit.steps import Feed
 
     layout = build_layout()
     gc.collect()
@@ -160,9 +151,34 @@ def work(model_folder: Path, results: Path) -> None:
     peak.start()
     mesh = distributed_config(layout.choices)
     model = load_model(ModelConfig(name_or_path=str(model_folder)), seed=0, sharded=mesh)
+    loading, training = (size - runtime for size in train_three_steps(layout, model, peak))
+    file = results / str(layout.accelerator.process_index)
+    file.write_text(json.dumps({"loading": loading, "training": training}))
+    layout.wait()
+
+
+def train_three_steps(layout: Layout, model: PreTrainedModel, peak: Peak) -> tuple[int, int]:
+    """Spread `model` and train it on rows of 16 tokens; the peaks until it is spread, and from then on, in bytes."""
+    import numpy as np
+
+    from toolkit.attention import ISOLATED
+    from toolkit.config import TrainConfig, WatchConfig
+    from toolkit.data.plan import BatchPlan
+    from toolkit.data.split import Capacity
+    from toolkit.data.tokens import TokenRows
+    from toolkit.health import Health
+    from toolkit.loop import Wishes, train
+    from toolkit.loss_scale import LossScale
+    from toolkit.monitor.heartbeat import Heartbeat
+    from toolkit.objectives.causal_lm import CausalLanguageModeling
+    from toolkit.optim import Schedule
+    from toolkit.parallel.spread import spread
+    from toolkit.run import rehearse
+    from toolkit.steps import Feed
+
     model.set_attn_implementation(ISOLATED)
     module, optimizer = spread(layout, model, CausalLanguageModeling(), TrainConfig())
-    loading = peak.take() - runtime
+    loading = peak.take()
     generator = np.random.default_rng(0)
     rows = TokenRows.build([(ids, ids) for ids in generator.integers(3, 49152, (8 * layout.dp_size, 16)).tolist()])
     rehearse(
@@ -175,10 +191,7 @@ def work(model_folder: Path, results: Path) -> None:
         seed=0, health=Health(WatchConfig(), print), loss_scale=LossScale(), beat=Heartbeat(), say=print,
         record=lambda result: None, wishes=Wishes, after_step=lambda step, wished: None,
     )  # fmt: skip
-    training = peak.take() - runtime
-    file = results / str(layout.accelerator.process_index)
-    file.write_text(json.dumps({"loading": loading, "training": training}))
-    layout.wait()
+    return loading, peak.take()
 
 
 if __name__ == "__main__":

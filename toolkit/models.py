@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GgufConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -137,7 +139,10 @@ def load_model(
         )
     else:
         # Weights in a pickle could run code, so they are not read.
-        source = {"gguf_file": config.gguf_file} if config.gguf_file else {"use_safetensors": True}
+        source: dict[str, Any] = {"use_safetensors": True}
+        if config.gguf_file:
+            # Left packed they could not be trained, and the result would not be an ordinary model.
+            source = {"gguf_file": config.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
         model = _hub_call(
             config,
             lambda: AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto", **shared, **source),
