@@ -113,7 +113,7 @@ def test_smollm2_with_lora_on_two_layouts_merged_and_asked(tmp_path: Path) -> No
     for mine, wanted in zip(fsdp2, ddp, strict=True):
         for key in ("loss", "grad_norm", "learning_rate"):
             assert mine[key] == pytest.approx(wanted[key], rel=1e-5), (mine["step"], key)
-    assert ddp[-1]["loss"] < ddp[0]["loss"] - 0.3
+    assert ddp[-1]["loss"] < ddp[0]["loss"] - 0.1
 
     toolkit = ("-c", "from toolkit.cli import main; main()")
     merged = run(*toolkit, "merge", str(tmp_path / "fsdp2"))

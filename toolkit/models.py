@@ -147,18 +147,14 @@ def load_model(
             config,
             lambda: AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto", **shared, **source),
         )
-    if config.gguf_file:
-        # The weights are plain tensors now; the mark of where they came from would forbid saving them.
-        del model.config.quantization_config
-        model.hf_quantizer, model.is_quantized = None, False
-        if config.quantization:
-            model = type(model).from_pretrained(
-                None,
-                config=model.config,
-                state_dict=model.state_dict(),
-                dtype=model.dtype,
-                quantization_config=quantizer(config),
-            )
+    if config.gguf_file and config.quantization:
+        model = type(model).from_pretrained(
+            None,
+            config=model.config,
+            state_dict=model.state_dict(),
+            dtype=model.dtype,
+            quantization_config=quantizer(config),
+        )
     if sharded is not None and not model.is_distributed_loading_by_transformers:
         # Weights that were made here, or read from a file that has all or nothing: every process cuts out its own part.
         model = type(model).from_pretrained(
