@@ -110,6 +110,7 @@ def test_random_weights_need_no_weights_in_the_folder(tiny_model: Path, tmp_path
 
 
 def test_token_ids_without_an_embedding_row_are_refused(tiny_model: Path) -> None:
+    """D19."""
     tokenizer = load_tokenizer(ModelConfig(name_or_path=str(tiny_model)))
     model = load_model(ModelConfig(name_or_path=str(tiny_model)), seed=0)
     rows = model.config.vocab_size

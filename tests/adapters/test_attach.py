@@ -137,3 +137,20 @@ def test_going_on_from_an_adapter(build, tmp_path: Path) -> None:
         build(name_or_path=str(tmp_path / "adapter"), method="none", r=8)
     with pytest.raises(UserError, match="cannot load"):
         build(name_or_path=str(tmp_path / "none"), method="none")
+
+
+def test_recomputed_activations_give_the_same_gradients_to_every_matrix(build) -> None:
+    """E09: the first block's input needs no gradient where the base is frozen; its adapters get theirs all the same."""
+    gradients = []
+    for recompute in (False, True):
+        model, tokenizer, _ = build(model={"gradient_checkpointing": recompute}, r=4)
+        with torch.no_grad():
+            for name, parameter in trained(model).items():
+                if ".lora_B." in name:  # zero at the start, which would leave lora_A without a gradient
+                    parameter.normal_(std=0.02, generator=torch.Generator().manual_seed(len(name)))
+        ids = torch.tensor([tokenizer("the question of the user is in the answer").input_ids])
+        model.train()(ids, labels=ids).loss.backward()
+        gradients.append({name: p.grad for name, p in trained(model).items()})
+    for name, gradient in gradients[0].items():
+        assert gradient.abs().max() > 0, name
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-9)
