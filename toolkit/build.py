@@ -11,10 +11,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.distributed import DistributedConfig
 
 from toolkit.adapters.attach import attach
+from toolkit.adapters.targets import check_targets
 from toolkit.config import AdapterConfig, RunConfig
 from toolkit.errors import UserError
-from toolkit.models import FP16_TRAINED, base_dtype, load_model, resolve_dtype
+from toolkit.models import FP16_TRAINED, base_dtype, check_model_source, load_model, resolve_dtype, skeleton
 from toolkit.new_tokens import give_rows
+from toolkit.quantization import check_quantization
 
 
 def build_model(
@@ -51,6 +53,7 @@ def check_recipe(config: RunConfig, *, sharded: bool, fsdp: bool = False) -> Non
         raise UserError(FP16_TRAINED)
     if not config.adapter.wanted and config.adapter != AdapterConfig():
         raise UserError("adapter: keys are set but adapter.method is none; set it (lora, ...), or remove the section")
+    check_quantization(config.model, frozen=config.adapter.wanted)
     if fsdp and config.model.quantization == "int8":
         raise UserError(
             "model.quantization: int8 weights cannot be sharded (bitsandbytes keeps their scales beside the parameter); use "
@@ -64,3 +67,10 @@ def check_recipe(config: RunConfig, *, sharded: bool, fsdp: bool = False) -> Non
             f"{what} cannot go with a model that is cut into parts while it loads (tensor parallelism, "
             "fsdp_cpu_ram_efficient_loading: true); use accelerate_configs/fsdp2.yaml"
         )
+
+
+def check_modules(config: RunConfig) -> None:
+    """Raises UserError for modules that the adapter names and the model does not have; reads its config, no weights."""
+    if config.adapter.method != "none":
+        check_model_source(config.model, frozen=True)
+        check_targets(skeleton(config.model), config.adapter)

@@ -178,6 +178,12 @@ def load_config(config: ModelConfig) -> PretrainedConfig:
     return _hub_call(config, lambda: AutoConfig.from_pretrained(str(config.name_or_path), **shared, **file))
 
 
+def skeleton(config: ModelConfig) -> PreTrainedModel:
+    """The model without weights, on the meta device: its modules and their names."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(load_config(config), trust_remote_code=config.trust_remote_code)
+
+
 def embedding_rows(model: PreTrainedModel) -> int:
     """Tokens that the model has an embedding for."""
     return int(model.get_input_embeddings().weight.shape[0])  # type: ignore[union-attr, index]

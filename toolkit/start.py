@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import PretrainedConfig
 
-from toolkit.build import check_recipe
+from toolkit.build import check_modules, check_recipe
 from toolkit.checkpoint.changes import config_changes, refuse_unless_allowed
 from toolkit.checkpoint.folder import Checkpoint, find_checkpoints
 from toolkit.checkpoint.resume import named_checkpoint, newest_whole, set_later_aside, verified
@@ -60,6 +60,7 @@ def start(config: RunConfig) -> Run:
     say = note if layout.is_main else _silent
     layout.on_main(lambda: check_push(config))  # only the main process uploads, so only it needs a token
     check_recipe(config, sharded=layout.choices.sharded_loading, fsdp=layout.is_fsdp)
+    layout.on_main(lambda: check_modules(config))
     if layout.choices.sharded_loading or layout.choices.context > 1:
         check_model_source(config.model)
         _check_sizes(layout, load_config(config.model), padding_free=config.train.padding_free)
