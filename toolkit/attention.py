@@ -49,13 +49,25 @@ def isolated_attention(
         wide = torch.promote_types(dtype, torch.float32)
         query, key, value = query.to(wide), key.to(wide), value.to(wide)
     with torch.autocast("cpu", enabled=False) if on_cpu else contextlib.nullcontext():
-        outputs = [
-            _one_row(*parts, dropout=dropout, scaling=scaling, window=sliding_window, softcap=softcap)
-            for parts in zip(
-                *(tensor.split(sequence_lengths.lengths, dim=2) for tensor in (query, key, value)), strict=True
-            )
-        ]
+        settings: dict[str, Any] = {
+            "dropout": dropout, "scaling": scaling, "window": sliding_window, "softcap": softcap
+        }  # fmt: skip
+        lengths = sequence_lengths.lengths
+        outputs = []
+        rows: list[Any] = list(zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True))
+        for number, row in enumerate(rows):
+            pair = sequence_lengths.branches[number] if number < len(sequence_lengths.branches) else None
+            outputs.append(_one_row(*row, **settings) if pair is None else _two_answers(*row, *pair, **settings))
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous().to(dtype), None
+
+
+def _two_answers(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, first: int, second: int, **settings: Any
+) -> torch.Tensor:
+    """A row of two answers to one prompt: the second, from `second` on, sees what comes before `first`, and itself."""
+    chosen = _one_row(*(tensor[:, :, :second] for tensor in (query, key, value)), **settings)
+    keys, values = (torch.cat([tensor[:, :, :first], tensor[:, :, second:]], dim=2) for tensor in (key, value))
+    return torch.cat([chosen, _one_row(query[:, :, second:], keys, values, **settings)], dim=2)
 
 
 def _one_row(
@@ -68,16 +80,17 @@ def _one_row(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    length, groups = query.shape[2], query.shape[1] // key.shape[1]
+    """Causal: the last query sees all keys, one before it all but the last, and so on."""
+    length, groups, before = key.shape[2], query.shape[1] // key.shape[1], key.shape[2] - query.shape[2]
     windowed = window is not None and length > window
-    if not windowed and softcap is None:
+    if not windowed and softcap is None and not before:
         return functional.scaled_dot_product_attention(
             query, key, value, dropout_p=dropout, scale=scaling, is_causal=True, enable_gqa=groups > 1
         )
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     position = torch.arange(length, device=query.device)
-    distance = position[:, None] - position[None, :]
+    distance = position[before:, None] - position[None, :]
     visible = (distance >= 0) & (distance < (window if window is not None else length))
     if softcap is None:
         return functional.scaled_dot_product_attention(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,13 +16,14 @@ IGNORE = -100
 
 
 class RowLengths:
-    """Tokens of each row, on their way through a model's layers to its attention.
+    """Tokens of each row, on their way through a model's layers to its attention. branches: see `MicroBatch`.
 
     In an object of its own, since torch.compile looks into lists and compiles a layer anew for every number of rows.
     """
 
-    def __init__(self, lengths: list[int]) -> None:
+    def __init__(self, lengths: list[int], branches: Sequence[tuple[int, int]] = ()) -> None:
         self.lengths = lengths
+        self.branches = branches
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class MicroBatch:
     sequence_lengths: tokens of each row when padding-free, else None.
     cu_seq_lens: [rows + 1] int32 borders of the rows when padding-free, else None.
     tokens, label_tokens: real tokens and targets in it; both zero for a filler.
+    branches: of pairs of answers when padding-free, where each answer begins in its row, after what both share; padded, a
+        pair is two rows. answers: [label_tokens] of pairs, which answer each target belongs to, in the order of
+        `targets[labelled]`: 2 i for the better one of pair i, 2 i + 1 for the other. pairs: how many there are.
     """
 
     input_ids: torch.Tensor
@@ -46,6 +51,9 @@ class MicroBatch:
     cu_seq_lens: torch.Tensor | None
     tokens: int
     label_tokens: int
+    branches: tuple[tuple[int, int], ...] = ()
+    answers: torch.Tensor | None = None
+    pairs: int = 0
 
     @property
     def labelled(self) -> torch.Tensor:
@@ -67,7 +75,7 @@ class MicroBatch:
         longest = max(self.sequence_lengths)
         return {
             **inputs,
-            "sequence_lengths": RowLengths(self.sequence_lengths),
+            "sequence_lengths": RowLengths(self.sequence_lengths, self.branches),
             "cu_seq_lens_q": self.cu_seq_lens,
             "cu_seq_lens_k": self.cu_seq_lens,
             "max_length_q": longest,
@@ -79,22 +87,58 @@ def collate(rows: TokenRows, row_ids: np.ndarray, *, padding_free: bool, pad_tok
     """Lay `row_ids` out as one micro-batch; no row ids make a filler, which computes and weighs nothing."""
     if len(row_ids) == 0:
         # Two tokens, the least that exercises every part of the model, so that every collective is met.
-        ids, targets = [np.full(2, pad_token_id, dtype=np.int64)], [np.full(2, IGNORE, dtype=np.int64)]
-        tokens = 0
-    else:
-        ids = [rows.ids(i).astype(np.int64) for i in row_ids]
-        targets = [_targets(rows.labels(i)) for i in row_ids]
-        tokens = sum(map(len, ids))
-    label_tokens = int(sum((t != IGNORE).sum() for t in targets))
-    positions = [np.arange(len(row)) for row in ids]
-    lengths = [len(row) for row in ids]
+        filler = _Rows([np.full(2, pad_token_id, dtype=np.int64)], [np.full(2, IGNORE, dtype=np.int64)])
+        return replace(_lay_out(filler, padding_free, pad_token_id), tokens=0)
+    chosen = _Rows([rows.ids(i).astype(np.int64) for i in row_ids], [_targets(rows.labels(i)) for i in row_ids])
+    branches = [found for i in row_ids if (found := rows.branches(i)) is not None]
+    if branches:
+        return _pairs(chosen, branches, padding_free, pad_token_id)
+    return _lay_out(chosen, padding_free, pad_token_id)
+
+
+class _Rows(NamedTuple):
+    """Token ids and targets of each row."""
+
+    ids: list[np.ndarray]
+    targets: list[np.ndarray]
+
+
+def _pairs(batch_rows: _Rows, branches: list[tuple[int, int]], padding_free: bool, pad_token_id: int) -> MicroBatch:
+    """Pairs of answers, which share their prompt, or have one each where rows are padded."""
+    assert len(branches) == len(batch_rows.ids), "pairs and other rows do not mix"
+    answers = []
+    for pair, (targets, (_, second)) in enumerate(zip(batch_rows.targets, branches, strict=True)):
+        learnt = targets != IGNORE
+        answers.append(np.repeat([2 * pair, 2 * pair + 1], [learnt[:second].sum(), learnt[second:].sum()]))
+    if not padding_free:
+        batch_rows = _Rows(*(_sides(part, branches) for part in batch_rows))
+    batch = _lay_out(batch_rows, padding_free, pad_token_id, branches if padding_free else [])
+    return replace(batch, answers=torch.from_numpy(np.concatenate(answers)), pairs=len(branches))
+
+
+def _sides(rows: list[np.ndarray], branches: list[tuple[int, int]]) -> list[np.ndarray]:
+    """Each answer after what it shares with the other, as a row of its own."""
+    found = []
+    for row, (first, second) in zip(rows, branches, strict=True):
+        found += [row[:second], np.concatenate([row[:first], row[second:]])]
+    return found
+
+
+def _lay_out(
+    rows: _Rows, padding_free: bool, pad_token_id: int, branches: Sequence[tuple[int, int]] = ()
+) -> MicroBatch:
+    lengths = [len(row) for row in rows.ids]
+    positions = [np.arange(length) for length in lengths]
+    for places, (first, second) in zip(positions, branches, strict=False):
+        places[second:] -= second - first  # both answers go on from what they share
+    sizes = sum(lengths), int(sum((targets != IGNORE).sum() for targets in rows.targets))
     if padding_free:
         borders = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
-        layout = [torch.from_numpy(np.concatenate(part))[None] for part in (ids, targets, positions)]
-        return MicroBatch(layout[0], layout[1], layout[2], None, lengths, borders, tokens, label_tokens)
-    padded = [_pad(part, fill) for part, fill in ((ids, pad_token_id), (targets, IGNORE), (positions, 0))]
+        layout = [torch.from_numpy(np.concatenate(part))[None] for part in (rows.ids, rows.targets, positions)]
+        return MicroBatch(layout[0], layout[1], layout[2], None, lengths, borders, *sizes, branches=tuple(branches))
+    padded = [_pad(part, fill) for part, fill in ((rows.ids, pad_token_id), (rows.targets, IGNORE), (positions, 0))]
     mask = _pad([np.ones(n, dtype=np.int64) for n in lengths], 0)
-    return MicroBatch(padded[0], padded[1], padded[2], mask, None, None, tokens, label_tokens)
+    return MicroBatch(padded[0], padded[1], padded[2], mask, None, None, *sizes)
 
 
 def _targets(labels: np.ndarray) -> np.ndarray:

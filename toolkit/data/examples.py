@@ -42,3 +42,8 @@ class Preference:
 
 
 Example = Chat | Completion | Text | Preference
+
+
+def sides_of(example: Example) -> list[Chat | Completion | Text]:
+    """What is tokenized of an example: itself, or the two sides of a pair, the better first."""
+    return [example.chosen, example.rejected] if isinstance(example, Preference) else [example]

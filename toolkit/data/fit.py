@@ -13,10 +13,14 @@ _CHARACTER = 4
 
 @dataclass(frozen=True)
 class Piece:
-    """A row, or a part of it. input_ids: [tokens] int32; supervised: [tokens] bool."""
+    """A row, or a part of it. input_ids: [tokens] int32; supervised: [tokens] bool.
+
+    branches: of a pair of answers, where each begins; see `pairs`.
+    """
 
     input_ids: np.ndarray
     supervised: np.ndarray
+    branches: tuple[int, int] | None = None
 
     @property
     def learns(self) -> bool:

@@ -20,6 +20,7 @@ _ARRAYS: dict[str, Any] = {
     "supervised": np.bool_,
     "lengths": np.int32,
     "labels": np.int32,
+    "branches": np.int32,
     "files": np.int32,
     "lines": np.int64,
 }
@@ -31,6 +32,7 @@ class TokenStore:
 
     ids: [tokens] int32; supervised: [tokens] bool, False for the first token of a row, which nothing predicts.
     offsets: [rows + 1] int64; row i is ids[offsets[i]:offsets[i + 1]]. labels: [rows] tokens learnt.
+    branches: [rows, 2] where the two answers of a pair begin in its row, zeros in other rows; see `pairs`.
     files, lines: [rows] where each row came from: `paths[files[i]]`, line `lines[i]` (1-based).
     """
 
@@ -38,6 +40,7 @@ class TokenStore:
     supervised: np.ndarray
     offsets: np.ndarray
     labels: np.ndarray
+    branches: np.ndarray
     files: np.ndarray
     lines: np.ndarray
     paths: tuple[str, ...] = ()
@@ -106,7 +109,7 @@ def open_store(folder: Path, paths: tuple[str, ...]) -> TokenStore:
     if offsets[-1] != len(arrays["ids"]) or len(arrays["ids"]) != len(arrays["supervised"]):
         raise UserError(f"{folder}: tokenized data is damaged; remove that folder, it will be made again")
     rest = {name: arrays[name] for name in ("ids", "supervised", "labels", "files", "lines")}
-    return TokenStore(offsets=offsets, paths=paths, **rest)
+    return TokenStore(offsets=offsets, branches=arrays["branches"].reshape(-1, 2), paths=paths, **rest)
 
 
 def _mapped(file: Path, dtype: Any) -> np.ndarray:
@@ -118,7 +121,9 @@ def _mapped(file: Path, dtype: Any) -> np.ndarray:
 def store_of(block: TokenBlock, paths: tuple[str, ...] = ()) -> TokenStore:
     """A block in memory as a store."""
     offsets = np.concatenate([[0], np.cumsum(block.lengths, dtype=np.int64)])
-    return TokenStore(block.ids, block.supervised, offsets, block.labels, block.files, block.lines, paths)
+    return TokenStore(
+        block.ids, block.supervised, offsets, block.labels, block.branches, block.files, block.lines, paths
+    )
 
 
 def with_paths(store: TokenStore, paths: tuple[str, ...]) -> TokenStore:

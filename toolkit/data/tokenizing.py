@@ -11,8 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from toolkit.data.account import Account
 from toolkit.data.chat import Encoded, encode_batch, special_tokens_in_content
-from toolkit.data.examples import Chat, Example
+from toolkit.data.examples import Chat, Example, sides_of
 from toolkit.data.fit import Fitted, Piece, split, truncate
+from toolkit.data.pairs import fit_pair, join, sides
 from toolkit.data.rows import Row, RowError
 from toolkit.data.settings import Settings
 from toolkit.data.shapes import SHAPES, to_example
@@ -25,6 +26,7 @@ _ROWS_AT_ONCE = 256
 class TokenBlock:
     """Rows end to end. ids: [tokens] int32; supervised: [tokens] bool; the others: [rows].
 
+    branches: [rows, 2] where the two answers of a pair begin in a row, zeros in others.
     files: index of each row's file; lines: its line. error: the row that stopped the work, if one did.
     """
 
@@ -32,6 +34,7 @@ class TokenBlock:
     supervised: np.ndarray
     lengths: np.ndarray
     labels: np.ndarray
+    branches: np.ndarray
     files: np.ndarray
     lines: np.ndarray
     account: Account
@@ -68,18 +71,24 @@ class Tokenizing:
             np.concatenate(masks or [np.empty(0, bool)]),
             np.array([len(mask) for mask in masks], dtype=np.int32),
             np.array([mask.sum() for mask in masks], dtype=np.int32),
+            np.array([piece.branches or (0, 0) for piece, _, _ in rows], dtype=np.int32).reshape(-1, 2),
             np.array([file for _, file, _ in rows], dtype=np.int32),
             np.array([line for _, _, line in rows], dtype=np.int64),
             account,
             error,
         )
 
-    def _encoded(self, block: Block) -> Iterator[tuple[Row | RowError, tuple[Example, Encoded] | RowError]]:
-        """Every row with what it becomes, some hundred at a time: the tokenizer is faster that way."""
+    def _encoded(self, block: Block) -> Iterator[tuple[Row | RowError, tuple[Example, list[Encoded]] | RowError]]:
+        """Every row with what it becomes, some hundred at a time: the tokenizer is faster that way. A pair has two sides."""
         settings, rows = self.settings, block.rows()
         while part := list(islice(rows, _ROWS_AT_ONCE)):
             results: list[Example | RowError] = [self._example(row) for row in part]
-            good = [(row.where, r) for row, r in zip(part, results, strict=True) if not isinstance(r, RowError)]
+            good = [
+                (row.where, side)
+                for row, result in zip(part, results, strict=True)
+                if not isinstance(result, RowError)
+                for side in sides_of(result)
+            ]
             encoded = iter(
                 encode_batch(
                     [example for _, example in good],
@@ -93,8 +102,9 @@ class Tokenizing:
                 if isinstance(result, RowError):
                     yield row, result
                     continue
-                tokens = next(encoded)
-                yield row, tokens if isinstance(tokens, RowError) else (result, tokens)
+                tokens = [next(encoded) for _ in sides_of(result)]
+                wrong = next((side for side in tokens if isinstance(side, RowError)), None)
+                yield row, wrong or (result, [side for side in tokens if isinstance(side, Encoded)])
 
     def _example(self, row: Row | RowError) -> Example | RowError:
         if isinstance(row, RowError):
@@ -105,7 +115,7 @@ class Tokenizing:
             return error
 
     def _pieces(
-        self, row: Row | RowError, result: tuple[Example, Encoded] | RowError, account: Account
+        self, row: Row | RowError, result: tuple[Example, list[Encoded]] | RowError, account: Account
     ) -> Iterator[Piece]:
         if isinstance(result, RowError):
             if self.settings.on_bad_row == "error":
@@ -114,21 +124,45 @@ class Tokenizing:
             account.drop(result.reason, str(result))
             return
         example, encoded = result
-        whole = Piece(np.asarray(encoded.input_ids, np.int32), np.asarray(encoded.labels) != -100)
-        whole.supervised[:1] = False
+        pieces = [_piece(side) for side in encoded]
+        whole = pieces[0] if len(pieces) == 1 else join(*pieces)
         account.tokens_read += len(whole.input_ids)
-        account.endless_turns += encoded.turn_end_missing
-        account.reasoning_lost += encoded.reasoning_lost
-        if isinstance(example, Chat) and self.settings.control_tokens == "text":
-            account.pasted.update(encoded.pasted)
-        else:
-            account.acting.update(special_tokens_in_content(example, self.tokenizer))
-        fitted = self._fit(whole, row, account)
+        account.endless_turns += any(side.turn_end_missing for side in encoded)
+        account.reasoning_lost += any(side.reasoning_lost for side in encoded)
+        for side, tokens in zip(sides_of(example), encoded, strict=True):
+            if isinstance(side, Chat) and self.settings.control_tokens == "text":
+                account.pasted.update(tokens.pasted)
+            else:
+                account.acting.update(special_tokens_in_content(side, self.tokenizer))
+        fitted = self._fit(whole, row, account) if whole.branches is None else self._fit_pair(whole, row, account)
         for piece in fitted.pieces:
             account.tokens += len(piece.input_ids)
             account.labels += int(piece.supervised.sum())
             account.largest_id = max(account.largest_id, int(piece.input_ids.max()))
             yield piece
+
+    def _fit_pair(self, whole: Piece, row: Row | RowError, account: Account) -> Fitted:
+        longest = self.settings.max_length
+        size = max(len(side.input_ids) for side in sides(whole))
+        if size <= longest:
+            return Fitted([whole])
+        if self.settings.overlength == "error":
+            raise self._too_long(row, size)
+        piece, ends = fit_pair(whole, longest) if self.settings.overlength == "truncate" else (None, 0)
+        if piece is None:
+            account.drop(f"longer than {longest} tokens")
+            return Fitted([])
+        account.truncated += 1
+        account.answers_cut += ends
+        return Fitted([piece])
+
+    def _too_long(self, row: Row | RowError, size: int) -> RowError:
+        return RowError(
+            row.where,
+            f"longer than data.max_length {self.settings.max_length}",
+            f"{size} tokens",
+            "raise it, or set data.overlength to truncate, split or drop",
+        )
 
     def _fit(self, whole: Piece, row: Row | RowError, account: Account) -> Fitted:
         longest = self.settings.max_length
@@ -139,12 +173,7 @@ class Tokenizing:
                 return Fitted([])
             return Fitted([whole])
         if self.settings.overlength == "error":
-            raise RowError(
-                row.where,
-                f"longer than data.max_length {longest}",
-                f"{len(whole.input_ids)} tokens",
-                "raise it, or set data.overlength to truncate, split or drop",
-            )
+            raise self._too_long(row, len(whole.input_ids))
         if self.settings.overlength == "drop":
             account.drop(f"longer than {longest} tokens")
             return Fitted([])
@@ -162,3 +191,9 @@ class Tokenizing:
             account.split += 1
             account.pieces += len(fitted.pieces)
         return fitted
+
+
+def _piece(encoded: Encoded) -> Piece:
+    piece = Piece(np.asarray(encoded.input_ids, np.int32), np.asarray(encoded.labels) != -100)
+    piece.supervised[:1] = False
+    return piece

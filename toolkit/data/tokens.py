@@ -23,8 +23,10 @@ class TokenRows:
         return TokenRows(tuple((store, None) for store in stores))
 
     @staticmethod
-    def build(rows: Iterable[tuple[Sequence[int], Sequence[int]]]) -> TokenRows:
-        """In memory, from (input_ids, labels) pairs, where labels are -100 or equal to the input id."""
+    def build(
+        rows: Iterable[tuple[Sequence[int], Sequence[int]]], branches: Sequence[tuple[int, int]] | None = None
+    ) -> TokenRows:
+        """In memory, from (input_ids, labels), where labels are -100 or equal to the input id; `branches` as in the store."""
         pairs = [(np.asarray(ids, np.int32), np.asarray(labels) != -100) for ids, labels in rows]
         for _, mask in pairs:
             mask[:1] = False
@@ -33,7 +35,10 @@ class TokenRows:
         offsets = np.cumsum([0, *(len(ids) for ids, _ in pairs)], dtype=np.int64)
         labels = np.array([mask.sum() for _, mask in pairs], dtype=np.int32)
         numbers = np.arange(1, len(pairs) + 1)
-        return TokenRows.of(TokenStore(ids, supervised, offsets, labels, np.zeros(len(pairs), np.int32), numbers))
+        starts = np.array(branches or [(0, 0)] * len(pairs), dtype=np.int32).reshape(-1, 2)
+        return TokenRows.of(
+            TokenStore(ids, supervised, offsets, labels, starts, np.zeros(len(pairs), np.int32), numbers)
+        )
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -86,6 +91,12 @@ class TokenRows:
         store, place = self._find(row)
         part = slice(store.offsets[place], store.offsets[place + 1])
         return np.where(store.supervised[part], store.ids[part], -100)
+
+    def branches(self, row: int) -> tuple[int, int] | None:
+        """Where the two answers of a pair begin in the row; None for a row that is no pair."""
+        store, place = self._find(row)
+        first, second = (int(start) for start in store.branches[place])
+        return (first, second) if second else None
 
     def origin(self, row: int) -> str:
         """`FILE:LINE` that a row came from."""
