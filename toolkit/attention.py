@@ -56,13 +56,16 @@ def isolated_attention(
         outputs = []
         rows: list[Any] = list(zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True))
         for number, row in enumerate(rows):
-            pair = sequence_lengths.branches[number] if number < len(sequence_lengths.branches) else None
-            outputs.append(_one_row(*row, **settings) if pair is None else _two_answers(*row, *pair, **settings))
+            if number < len(sequence_lengths.branches):
+                first, second = sequence_lengths.branches[number]
+                outputs.append(_two_answers(*row, first=first, second=second, **settings))
+            else:
+                outputs.append(_one_row(*row, **settings))
     return torch.cat(outputs, dim=2).transpose(1, 2).contiguous().to(dtype), None
 
 
 def _two_answers(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, first: int, second: int, **settings: Any
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, first: int, second: int, **settings: Any
 ) -> torch.Tensor:
     """A row of two answers to one prompt: the second, from `second` on, sees what comes before `first`, and itself."""
     chosen = _one_row(*(tensor[:, :, :second] for tensor in (query, key, value)), **settings)
