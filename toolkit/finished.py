@@ -25,7 +25,7 @@ from toolkit.checkpoint.resume import named_checkpoint
 from toolkit.checkpoint.tensors import WEIGHT, read_tensors, stored_tensors
 from toolkit.config import AdapterConfig, ModelConfig, RunConfig
 from toolkit.errors import UserError
-from toolkit.models import load_model, load_tokenizer
+from toolkit.models import load_model, load_tokenizer, resolve_dtype
 
 # Names of the model's tensors in a checkpoint: it is the `model` of an `ObjectiveModule`.
 PREFIX = f"{WEIGHT}model."
@@ -66,20 +66,28 @@ def find(name: Path) -> Place:
 def load_finished(name: Path, *, dtype: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model that `find` finds, with its tokenizer, on the CPU and in eval mode.
 
-    dtype: of the weights, where an adapter's base is not quantized; float32 by default. Raises UserError for what cannot
-    be loaded.
+    dtype: of the weights, where an adapter's base is not quantized; by default float32, and what a checkpoint's run had.
+    Raises UserError for what cannot be loaded.
     """
     place = find(name)
     if place.kind == "checkpoint":
-        model, tokenizer = load_checkpoint(place.path)
+        model, tokenizer = load_checkpoint(place.path, dtype=dtype)
     elif place.kind == "adapter":
         model, tokenizer = _with_adapter(place.path, dtype)
     else:
         of = ModelConfig(name_or_path=str(place.path), dtype=dtype)
-        model, tokenizer = load_model(of, seed=0), load_tokenizer(of)
+        model, tokenizer = load_model(of, seed=0, frozen=True), load_tokenizer(of)
     if (place.description / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(place.description)
     return model.eval(), tokenizer
+
+
+def load_finished_tokenizer(place: Place) -> PreTrainedTokenizerBase:
+    """The tokenizer of what is there, without its model. Raises UserError where there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(place.description)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{place.description}: no tokenizer that loads: {' '.join(str(error).split())[:300]}") from None
 
 
 def base_of(adapter: Path) -> ModelConfig:
@@ -90,22 +98,26 @@ def base_of(adapter: Path) -> ModelConfig:
         raise UserError(f"{adapter / CONFIG} names no base model (base_model_name_or_path)")
     recorded = adapter.parent / "config.yaml"
     if recorded.is_file():
-        section = (yaml.safe_load(recorded.read_text(encoding="utf-8")) or {}).get("model") or {}
-        if section.get("name_or_path") == name:
-            return _section(ModelConfig, section)
+        told = (yaml.safe_load(recorded.read_text(encoding="utf-8")) or {}).get("model") or {}
+        if told.get("name_or_path") == name:
+            return section(ModelConfig, told)
     gguf = sorted(Path(name).glob("*.gguf")) if not (Path(name) / "config.json").is_file() else []
     return ModelConfig(
         name_or_path=name, revision=said.get("revision"), gguf_file=gguf[0].name if len(gguf) == 1 else None
     )
 
 
-def load_checkpoint(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model of a checkpoint; of an adapter's, on its base. Raises UserError for a damaged one."""
+def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model of a checkpoint; of an adapter's, on its base. dtype: another than its run had.
+
+    Raises UserError for a damaged one.
+    """
     checkpoint = named_checkpoint(path)
     description, config = path / "model", _recorded(checkpoint.record)
     tokenizer = AutoTokenizer.from_pretrained(description)
     stored = stored_tensors(path)
     if config.adapter.wanted:
+        config.model.dtype = dtype or config.model.dtype
         precision = str(checkpoint.record["layout"]["mixed_precision"])
         model = build_model(config, tokenizer, mixed_precision=precision, say=lambda message: None)
         read_tensors(path, {PREFIX + name: p.data for name, p in model.named_parameters() if p.requires_grad})
@@ -118,7 +130,7 @@ def load_checkpoint(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
     dtypes = {stored[PREFIX + name].properties.dtype for name in there}
     model = model.to(dtypes.pop() if len(dtypes) == 1 else None)
     read_tensors(path, {PREFIX + name: tensor for name, tensor in model.state_dict().items() if name in there})
-    return model, tokenizer
+    return model.to(resolve_dtype(dtype) if dtype else None), tokenizer
 
 
 def _with_adapter(folder: Path, dtype: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -129,18 +141,23 @@ def _with_adapter(folder: Path, dtype: str | None) -> tuple[PreTrainedModel, Pre
     if len(tokenizer) > rows:
         # What peft's AutoPeftModel does: rows of new tokens, which the adapter brings.
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer
+    try:
+        return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{folder}: the adapter does not go with {of.name_or_path}: {reason}") from None
 
 
 def _recorded(record: dict[str, Any]) -> RunConfig:
     config = record["config"]
     return RunConfig(
-        model=_section(ModelConfig, config["model"]),
-        adapter=_section(AdapterConfig, config.get("adapter") or {}),
+        model=section(ModelConfig, config["model"]),
+        adapter=section(AdapterConfig, config.get("adapter") or {}),
         seed=int(config["seed"]),
     )
 
 
-def _section(kind: type[SectionT], values: dict[str, Any]) -> SectionT:
+def section(kind: type[SectionT], values: dict[str, Any]) -> SectionT:
+    """A section of a recorded configuration, without keys that there are no more."""
     known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
     return kind(**{key: value for key, value in values.items() if key in known})

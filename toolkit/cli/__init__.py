@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 
 from toolkit import __version__
-from toolkit.cli import checkpoints, doctor, export, inspect, launch, layouts, parity, prepare
+from toolkit.cli import chat, checkpoints, doctor, export, inspect, launch, layouts, parity, prepare
 from toolkit.errors import exit_with_message
 
 VERBS: dict[str, ModuleType] = {
@@ -20,6 +20,7 @@ VERBS: dict[str, ModuleType] = {
     "parity": parity,
     "checkpoints": checkpoints,
     "export": export,
+    "chat": chat,
 }
 
 
