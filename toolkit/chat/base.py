@@ -18,7 +18,7 @@ from toolkit.checkpoint.resume import named_checkpoint
 from toolkit.config import ModelConfig
 from toolkit.errors import UserError
 from toolkit.finished import Place, base_of, section
-from toolkit.models import check_model_source, embedding_rows, load_config, load_model
+from toolkit.models import check_model_source, embedding_rows, load_config, load_model, load_tokenizer
 
 # Ways to begin a LoRA that take its part out of the base's weights, which are then no longer the base's.
 _MOVES_BASE = ("pissa", "olora", "corda")
@@ -72,7 +72,10 @@ def base_speaker(place: Place, tuned: Speaker, *, dtype: str | None) -> Speaker:
         if wanted > rows:
             model.resize_token_embeddings(wanted, mean_resizing=False)
     _fill_rows(model, rows)
-    absent = tuple(range(rows, embedding_rows(tuned.model)))
+    own = load_tokenizer(replace(of, new_tokens=[], new_special_tokens=[])).get_vocab().values()
+    # Of a padded vocabulary, new tokens have rows that the base has too, without a token.
+    added = set(tuned.tokenizer.get_vocab().values()) - set(own)
+    absent = tuple(sorted(added | set(range(rows, embedding_rows(tuned.model)))))
     if model is tuned.model:
         return replace(tuned, name="base", without_adapter=True, absent=absent)
     return replace(speaker_of("base", model, tuned.tokenizer), stops=tuned.stops, absent=absent)

@@ -121,7 +121,7 @@ def _with_answer(values: dict[str, Any], mapping: Mapping[str, str], shape: Shap
         column = mapping.get(name, name)
         if name in shape.needed and isinstance(values.get(column), list) and values[column]:
             last = values[column][-1]
-            role = (last.get("role") or TAGS.get(last.get("from"))) if isinstance(last, dict) else None
+            role = (last.get("role") or TAGS.get(str(last.get("from")))) if isinstance(last, dict) else None
             if role != "assistant":
                 values[column].append({"role": "assistant", "content": _STAND_IN})
             return values, role == "assistant"

@@ -10,6 +10,7 @@ A line is a message; /reset, /help and /quit are commands, Ctrl-C stops an answe
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import warnings
 from pathlib import Path
@@ -44,9 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Load, and converse or answer the file. Raises UserError for options that contradict and models that are not there."""
     _check(arguments)
-    warnings.simplefilter("ignore")  # of libraries, about themselves
+    # Of libraries about themselves; nothing here is trained.
+    warnings.simplefilter("ignore")
+    logging.getLogger("bitsandbytes").setLevel(logging.CRITICAL)
     # Torch and transformers take seconds to import; a typo should not have to wait for them.
-    from transformers.utils import logging
+    from transformers.utils.logging import set_verbosity_error
 
     from toolkit.chat.asking import asking_of
     from toolkit.chat.base import run_config
@@ -56,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     from toolkit.chat.terminal import converse
     from toolkit.finished import find, load_finished_tokenizer
 
-    logging.set_verbosity_error()
+    set_verbosity_error()
     place, screen, choice = find(arguments.folder), Screen(several=arguments.compare), _choice(arguments)
     recorded = run_config(place)
     # What can be wrong with rows and options shows before any weight is loaded.
