@@ -43,21 +43,19 @@ def _round(
     line: str, speakers: list[Speaker], talks: list[Conversation], asking: Asking, choice: Choice, screen: Screen
 ) -> None:
     """One message and its answers. Ctrl-C ends those, not the conversation."""
-    prompts = []
-    for speaker, talk in zip(speakers, talks, strict=True):
-        before = talk.messages
-        try:
-            prompts.append(_prompt(line, speaker, talk, asking, choice, screen))
-        except UserError as error:
-            for earlier in talks[: len(prompts)]:
-                earlier.forget_last()
-            talk.messages = before
-            screen.say(f"not sent: {error}")
-            return
+    before = [talk.messages for talk in talks]
+    try:
+        prompts = [_prompt(line, s, talk, asking, choice, screen) for s, talk in zip(speakers, talks, strict=True)]
+    except UserError as error:
+        for talk, messages in zip(talks, before, strict=True):
+            talk.messages = messages
+        screen.say(f"not sent: {error}")
+        return
     with interruptible() as interrupted, screen.answers([speaker.name for speaker in speakers]) as writers:
         for speaker, talk, ids, write in zip(speakers, talks, prompts, writers, strict=True):
             if interrupted():
-                talk.messages = talk.messages[:-1]
+                if asking.has_template:
+                    talk.forget_last()
                 continue
             # By the round, so that a conversation can be had again whatever was interrupted.
             torch.manual_seed(choice.seed + len(talk.messages))
