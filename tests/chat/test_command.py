@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
 import time
@@ -136,11 +137,18 @@ class Terminal:
         end, start = time.monotonic() + seconds, len(self.seen)
         while text not in self.seen[start:]:
             assert time.monotonic() < end, f"no {text!r} in {self.seen!r}"
+            if not self.more(1.0):
+                break
+        return self.seen[start:]
+
+    def more(self, seconds: float) -> bool:
+        """Read what comes within this time; False when the command has ended."""
+        if select.select([self.screen], [], [], seconds)[0]:
             try:
                 self.seen += os.read(self.screen, 4096).decode("utf-8", "replace")
             except OSError:
-                break
-        return self.seen[start:]
+                return False
+        return True
 
     def type(self, text: str) -> None:
         os.write(self.screen, text.encode())
@@ -153,15 +161,19 @@ class Terminal:
 
 def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(talker: Path, tmp_path: Path) -> None:
     model, tokenizer = AutoModelForCausalLM.from_pretrained(talker), AutoTokenizer.from_pretrained(talker)
-    model.config.max_position_embeddings, model.generation_config.eos_token_id = 10**6, tokenizer.eos_token_id
+    model.config.max_position_embeddings = 10**6
+    # It goes on and on, and says something that can be seen.
+    letters = set(tokenizer.convert_tokens_to_ids(list("abcdefgh")))
+    model.generation_config.suppress_tokens = sorted(set(range(len(tokenizer))) - letters)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     terminal = Terminal(tmp_path, "--max_new_tokens", 100_000)
     terminal.until("> ")
     terminal.type("to\n")
-    started = terminal.until("to\r\n")
-    while len(terminal.seen) < len(started) + 200:
-        terminal.seen += os.read(terminal.screen, 4096).decode("utf-8", "replace")
+    terminal.until("to\r\n")
+    for _ in range(20):
+        terminal.more(5.0)
     terminal.type("\x03")
     terminal.until("(stopped)")
     terminal.until("> ")

@@ -31,6 +31,23 @@ def test_characters_come_whole_and_at_once(tiny_model: Path, text: str) -> None:
     assert all("\ufffd" not in part for part in written)
 
 
+def test_bytes_that_are_no_text_do_not_hold_everything_back(tiny_model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    half = tokenizer("🙂")["input_ids"][0]
+    ids = [half] * 20 + tokenizer("🙂a")["input_ids"]
+    written: list[str] = []
+    stream = TextStream(tokenizer, [], written.append)
+    stream.put(torch.tensor([[5]]))
+    for count, one in enumerate(ids[:20], start=1):
+        stream.put(torch.tensor([one]))
+        assert sum(map(len, written)) == max(0, count - 3)
+    for one in ids[20:]:
+        stream.put(torch.tensor([one]))
+    stream.end()
+    assert "".join(written) == text_of(tokenizer, ids)
+    assert "".join(written).endswith("\ufffd🙂a")
+
+
 def test_an_answer_that_ends_inside_a_character_is_written_to_its_end(tiny_model: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     ids = tokenizer("a🙂")["input_ids"][:-1]

@@ -79,7 +79,7 @@ def _question(row: Row, shape: Shape, mapping: Mapping[str, str], asking: Asking
     values, answered = _with_answer({**row.values}, mapping, shape)
     if bare and isinstance(values.get(mapping.get("prompt", "prompt")), str) and asking.has_template:
         text = values[mapping.get("prompt", "prompt")]
-        return _asked(row, [{"role": "user", "content": text}], None, asking, None)
+        return _asked(row, [{"role": "user", "content": text}] if text.strip() else "", None, asking, None)
     example = to_example(Row(values, row.path, row.line), shape, mapping)
     if isinstance(example, Preference):
         example = example.chosen

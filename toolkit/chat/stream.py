@@ -9,7 +9,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
-_PART = "\ufffd"  # what bytes decode to that are no whole character yet
+_PART = "\ufffd"  # what bytes decode to that are no whole character, or not yet
+_PARTS = 3  # a character of UTF-8 has four bytes at most, and decoders write one sign for each byte, or one for all
 
 
 def text_of(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
@@ -29,7 +30,10 @@ class TextStream(BaseStreamer):
     ) -> None:
         self._tokenizer, self._stops, self._write = tokenizer, stops, write
         self._ids: list[int] = []
-        self._start = self._read = 0  # the text of the ids before `read` is written, decoded from `start` on
+        self._start = self._read = 0
+        self._shown = (
+            ""  # of the text of the ids from `start` on; it is that of all before `read`, or some of what follows
+        )
         self._prompt_seen = False
 
     def put(self, value: Any) -> None:
@@ -45,9 +49,16 @@ class TextStream(BaseStreamer):
         self._write_new(whole=False)
 
     def _write_new(self, *, whole: bool) -> None:
-        before = text_of(self._tokenizer, self._ids[self._start : self._read])
         now = text_of(self._tokenizer, self._ids[self._start :])
-        if len(now) <= len(before) or (whole and now.endswith(_PART)):
+        if whole and now.endswith(_PART):
+            held = min(len(now) - len(now.rstrip(_PART)), _PARTS)
+            sure = now[:-held]  # what comes before three such signs will never be a character
+            if len(sure) > len(self._shown) and sure.startswith(self._shown):
+                self._write(sure[len(self._shown) :])
+                self._shown = sure
             return
-        self._write(now[len(before) :])
+        if len(now) <= len(self._shown):
+            return
+        self._write(now[len(self._shown) :])
         self._start, self._read = self._read, len(self._ids)
+        self._shown = text_of(self._tokenizer, self._ids[self._start :])
