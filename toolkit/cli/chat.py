@@ -21,6 +21,8 @@ from toolkit.errors import UserError
 if TYPE_CHECKING:
     from toolkit.chat.speaker import Choice, Speaker
 
+_INTERRUPTED = 130  # what a shell makes of SIGINT
+
 HELP = "talk to a finished model, beside its base if you like, or let it answer a file"
 
 
@@ -45,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Load, and converse or answer the file. Raises UserError for options that contradict and models that are not there."""
     _check(arguments)
+    try:
+        _answer(arguments)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+
+
+def _answer(arguments: argparse.Namespace) -> None:
     # Of libraries about themselves; nothing here is trained.
     warnings.simplefilter("ignore")
     logging.getLogger("bitsandbytes").setLevel(logging.CRITICAL)
