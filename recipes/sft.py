@@ -71,7 +71,8 @@ def main() -> None:
     before = answer(run.layout, model, tokenizer, data.prompts, max_new_tokens=tokens, beat=run.beat)
     if (mesh := distributed_config(run.layout.choices)) is not None:
         model = build(sharded=mesh)
-    evaluations = fine_tune(run, model, tokenizer, data, CausalLanguageModeling())
+    objective = CausalLanguageModeling(label_smoothing=config.train.label_smoothing_factor)
+    evaluations = fine_tune(run, model, tokenizer, data, objective)
 
     after = []
     if data.prompts:

@@ -110,6 +110,12 @@ def test_what_is_neither_true_nor_false_is_refused(tmp_path: Path, word: str) ->
     assert "train.padding_free" in message(tmp_path, None, "--train.padding_free", word)
 
 
+@pytest.mark.parametrize("value", ["1", "1.5", "-0.1", "nan"])
+def test_a_share_is_at_least_nothing_and_less_than_all(tmp_path: Path, value: str) -> None:
+    assert "train.label_smoothing_factor" in message(tmp_path, None, f"--train.label_smoothing_factor={value}")
+    assert parse(Config, ["--train.label_smoothing_factor", "0.999"]).train.label_smoothing_factor == 0.999
+
+
 def test_all_unknown_keys_are_listed_at_once_with_the_nearest(tmp_path: Path) -> None:
     text = "learing_rate: 1e-3\ntrain:\n  sheduel: cosine\n  quantizaton: 4\n"
     said = message(tmp_path, text, "--data.max_lenght", "5", "--bogus=1")

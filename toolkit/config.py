@@ -12,6 +12,7 @@ def option(
     *,
     minimum: float | None = None,
     above: float | None = None,
+    below: float | None = None,
     path: bool = False,
     alters: bool = True,
 ) -> Any:
@@ -19,7 +20,7 @@ def option(
 
     alters: another value may alter what is learned, so that a run cannot be resumed with it unless that is allowed.
     """
-    metadata = {"help": help, "minimum": minimum, "above": above, "path": path, "alters": alters}
+    metadata = {"help": help, "minimum": minimum, "above": above, "below": below, "path": path, "alters": alters}
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: default.copy(), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -189,6 +190,12 @@ class TrainConfig:
     adam_beta1: float = option(0.9, "AdamW: decay of the gradient average", minimum=0.0)
     adam_beta2: float = option(0.999, "AdamW: decay of the squared-gradient average", minimum=0.0)
     adam_epsilon: float = option(1e-8, "AdamW: added to the denominator", minimum=0.0)
+    label_smoothing_factor: float = option(
+        0.0,
+        "share of each target spread evenly over the vocabulary; evaluation loss and perplexity stay plain cross-entropy",
+        minimum=0.0,
+        below=1.0,
+    )
     max_grad_norm: float = option(1.0, "clip gradients to this global norm; 0 does not clip", minimum=0.0)
 
 

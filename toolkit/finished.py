@@ -26,7 +26,7 @@ from toolkit.checkpoint.resume import named_checkpoint
 from toolkit.checkpoint.tensors import WEIGHT, read_tensors, stored_tensors
 from toolkit.config import ModelConfig, RunConfig
 from toolkit.errors import UserError
-from toolkit.models import embedding_rows, load_model, load_tokenizer
+from toolkit.models import embedding_rows, load_model, load_tokenizer, resolve_dtype
 from toolkit.quantization import dequantized
 from toolkit.recorded import config_in, config_of
 
@@ -67,8 +67,8 @@ def find(name: Path) -> Place:
 def load_finished(name: Path, *, dtype: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model that `find` finds, with its tokenizer, on the CPU and in eval mode.
 
-    dtype: of the weights, where an adapter's base is not quantized; float32 by default. Raises UserError for what cannot
-    be loaded.
+    dtype: of the weights, where an adapter's base is not quantized; by default float32, and what a checkpoint's run had.
+    Raises UserError for what cannot be loaded.
     """
     place = find(name)
     if place.kind == "checkpoint":
@@ -78,10 +78,18 @@ def load_finished(name: Path, *, dtype: str | None = None) -> tuple[PreTrainedMo
         model, tokenizer = with_adapter(place.path, replace(of, dtype=dtype or of.dtype))
     else:
         of = ModelConfig(name_or_path=str(place.path), dtype=dtype)
-        model, tokenizer = load_model(of, seed=0), load_tokenizer(of)
+        model, tokenizer = load_model(of, seed=0, frozen=True), load_tokenizer(of)
     if (place.description / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(place.description)
     return model.eval(), tokenizer
+
+
+def load_finished_tokenizer(place: Place) -> PreTrainedTokenizerBase:
+    """The tokenizer of what is there, without its model. Raises UserError where there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(place.description)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{place.description}: no tokenizer that loads: {' '.join(str(error).split())[:300]}") from None
 
 
 def base_of(adapter: Path) -> ModelConfig:
@@ -119,18 +127,22 @@ def with_adapter(
     if len(tokenizer) > embedding_rows(model):
         # What peft's AutoPeftModel does: rows of new tokens, which the adapter brings.
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    with quiet():
-        return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer
+    try:
+        with quiet():
+            return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{folder}: the adapter does not go with {of.name_or_path}: {reason}") from None
 
 
 def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model of a checkpoint; of an adapter's, on its base in `dtype`. Raises UserError for a damaged one."""
     checkpoint = named_checkpoint(path)
     description, config = path / "model", config_of(checkpoint.record["config"])
-    config.model.dtype = dtype or config.model.dtype
     tokenizer = AutoTokenizer.from_pretrained(description)
     stored = stored_tensors(path)
     if config.adapter.wanted:
+        config.model.dtype = dtype or config.model.dtype
         precision = str(checkpoint.record["layout"]["mixed_precision"])
         model = build_model(config, tokenizer, mixed_precision=precision, say=lambda message: None)
         read_tensors(path, {PREFIX + name: p.data for name, p in model.named_parameters() if p.requires_grad})
@@ -143,4 +155,4 @@ def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrained
     dtypes = {stored[PREFIX + name].properties.dtype for name in there}
     model = model.to(dtypes.pop() if len(dtypes) == 1 else None)
     read_tensors(path, {PREFIX + name: tensor for name, tensor in model.state_dict().items() if name in there})
-    return model, tokenizer
+    return model.to(resolve_dtype(dtype) if dtype else None), tokenizer

@@ -248,7 +248,8 @@ def _fields(config: Any, prefix: str = "") -> typing.Iterator[tuple[str, Any, da
 def _check_values(config: Any, places: dict[str, str], typed: dict[str, str]) -> None:
     """What a type does not say: bounds, finite numbers, and null where there must be a value."""
     for key, holder, item in _fields(config):
-        value, minimum, above = getattr(holder, item.name), item.metadata.get("minimum"), item.metadata.get("above")
+        value = getattr(holder, item.name)
+        minimum, above, below = (item.metadata.get(bound) for bound in ("minimum", "above", "below"))
         where = f" ({places[key]})" if key in places else ""
         if value is None and type(None) not in typing.get_args(typing.get_type_hints(type(holder))[item.name]):
             raise UserError(f"{key}: got null (nothing, or ~); give a value, or remove the key for its default{where}")
@@ -262,6 +263,8 @@ def _check_values(config: Any, places: dict[str, str], typed: dict[str, str]) ->
             raise UserError(f"{key}: must be at least {minimum:g}, got {value:g}{where}")
         if above is not None and value <= above:
             raise UserError(f"{key}: must be above {above:g}, got {value:g}{where}")
+        if below is not None and value >= below:
+            raise UserError(f"{key}: must be below {below:g}, got {value:g}{where}")
 
 
 def _expand_paths(config: Any, where: dict[str, str], files: list[str]) -> None:

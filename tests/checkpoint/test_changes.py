@@ -23,6 +23,7 @@ def run(**options) -> RunConfig:
         (run(train=TrainConfig(learning_rate=1.0)), "train.learning_rate", True),
         (run(train=TrainConfig(global_batch_size=8)), "train.global_batch_size", True),
         (run(train=TrainConfig(max_steps=80)), "train.max_steps", True),
+        (run(train=TrainConfig(label_smoothing_factor=0.1)), "train.label_smoothing_factor", True),
         (run(seed=1), "seed", True),
         (run(model=ModelConfig(name_or_path="n")), "model.name_or_path", True),
         (run(data=DataConfig(train="a.jsonl", shuffle=False)), "data.shuffle", True),
@@ -45,6 +46,14 @@ def test_a_change_is_seen_and_judged(changed: RunConfig, name: str, alters: bool
 
 def test_how_a_run_is_started_is_no_change() -> None:
     assert config_changes(dataclasses.asdict(run()), run(resume="auto", overwrite=True, allow_changes=["seed"])) == []
+
+
+def test_a_checkpoint_from_before_a_key_had_its_default() -> None:
+    recorded = dataclasses.asdict(run())
+    del recorded["train"]["label_smoothing_factor"], recorded["data"]["system_policy"], recorded["allow_changes"]
+    assert config_changes(recorded, run()) == []
+    [change] = config_changes(recorded, run(train=TrainConfig(label_smoothing_factor=0.1)))
+    assert (change.old, change.new, change.alters) == (0.0, 0.1, True)
 
 
 def test_other_rows_are_refused_and_another_layout_is_told() -> None:

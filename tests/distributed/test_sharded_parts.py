@@ -33,24 +33,26 @@ weight[3], bias[3] = weight[17], bias[17]  # the two largest logits are often eq
 targets = torch.randint(0, 24, (37,))
 targets[:6] = 17
 causal_lm._CHUNK_BYTES = 24 * 4 * 10  # several chunks
-def loss(weight, bias, shard, training, softcap):
+def loss(weight, bias, shard, training, softcap, smoothing):
     hidden_here = hidden.clone().requires_grad_()
     weight, bias = (t.detach().clone().requires_grad_() for t in (weight, bias))
-    total, correct = causal_lm._ChunkedCrossEntropy.apply(hidden_here, weight, bias, targets, 1.5, softcap, training, shard)
+    more = (targets, 1.5, softcap, training, shard, smoothing)
+    total, correct = causal_lm._ChunkedCrossEntropy.apply(hidden_here, weight, bias, *more)
     if training:
         (2 * total).backward()
     return total, correct, hidden_here.grad, weight.grad, bias.grad
 parts = [distribute_tensor(t, mesh, [Shard(0)]) for t in (weight, bias)]
 shard = VocabularyShard.of(parts[0])
-for softcap in (None, 4.0):
-    whole = loss(weight, bias, None, True, softcap)
-    mine = loss(*(p.to_local() for p in parts), shard, True, softcap)
+for softcap, smoothing in ((None, 0.0), (4.0, 0.0), (None, 0.1), (4.0, 0.1)):
+    whole = loss(weight, bias, None, True, softcap, smoothing)
+    mine = loss(*(p.to_local() for p in parts), shard, True, softcap, smoothing)
     rows = slice(shard.start, shard.start + shard.size)
     torch.testing.assert_close(mine[0], whole[0])
     torch.testing.assert_close(mine[2], whole[2])
     torch.testing.assert_close(mine[3], whole[3][rows])
     torch.testing.assert_close(mine[4], whole[4][rows])
-    whole, mine = loss(weight, bias, None, False, softcap), loss(*(p.to_local() for p in parts), shard, False, softcap)
+    whole = loss(weight, bias, None, False, softcap, smoothing)
+    mine = loss(*(p.to_local() for p in parts), shard, False, softcap, smoothing)
     torch.testing.assert_close(mine[0], whole[0])
     assert mine[1] == whole[1], (mine[1], whole[1])
 sys.stdout.write(f"rank {layout.dp_rank} agrees, {int(whole[1])} right\\n")

@@ -65,13 +65,20 @@ def _compare(recorded: dict[str, Any], section: Any, prefix: str) -> Any:
         if dataclasses.is_dataclass(new) and name not in ("data.train", "data.eval"):
             yield from _compare(recorded.get(item.name) or {}, new, f"{name}.")
             continue
-        old, plain = recorded.get(item.name), _plain(new)
+        # A key that is younger than the checkpoint had its default in force.
+        old, plain = recorded.get(item.name, _plain(_default(item))), _plain(new)
         if old == plain:
             continue
         alters = item.metadata.get("alters", True)
         if name in ("data.train", "data.eval"):
             alters = _without_places(old) != _without_places(plain)
         yield Change(name, old, plain, alters)
+
+
+def _default(item: dataclasses.Field[Any]) -> Any:
+    if item.default_factory is not dataclasses.MISSING:
+        return item.default_factory()
+    return item.default
 
 
 def _plain(value: Any) -> Any:

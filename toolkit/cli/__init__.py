@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 
 from toolkit import __version__
-from toolkit.cli import checkpoints, doctor, export, inspect, launch, layouts, merge, parity, prepare
+from toolkit.cli import chat, checkpoints, doctor, export, inspect, launch, layouts, merge, parity, prepare
 from toolkit.errors import exit_with_message
 
 VERBS: dict[str, ModuleType] = {
@@ -21,6 +21,7 @@ VERBS: dict[str, ModuleType] = {
     "checkpoints": checkpoints,
     "export": export,
     "merge": merge,
+    "chat": chat,
 }
 
 

@@ -37,7 +37,7 @@ def decisions(
         accumulation = f"{micro_batches} micro-batches per device in the first step"
         chosen = layout.choices.accumulation is not None
         accumulation += f" ({micro_batches * layout.dp_size} in all), {'chosen by the layout' if chosen else 'derived'}"
-    scaled = config.train.learning_rate_scaling
+    scaled, smoothing = config.train.learning_rate_scaling, config.train.label_smoothing_factor
     return {
         "model": f"{config.model.name_or_path}, {share} parameters trainable",
         "weights": f"{describe_dtypes(module)}{stored}; mixed precision {layout.mixed_precision}",
@@ -51,6 +51,7 @@ def decisions(
         "steps": f"{schedule.total_steps} = {_steps_said(config, plan, streaming=data.stream is not None)}",
         "learning rate": f"{schedule.peak:.6g}, {schedule.shape}, {schedule.warmup_steps} warm-up steps"
         + ("" if scaled == "none" else f" ({config.train.learning_rate:g} scaled: {scaled})"),
+        **({"label smoothing": f"{smoothing:g}, in training only"} if smoothing else {}),
         "output": str(config.output_dir),
     }
 

@@ -52,8 +52,15 @@ class OutputHead:
         return OutputHead(weight, getattr(head, "bias", None), scale, float(softcap) if softcap else None)
 
 
+@dataclass(frozen=True)
 class CausalLanguageModeling:
-    """Cross-entropy of the next token. Weight: labelled tokens. Metrics when evaluating: tokens predicted exactly."""
+    """Cross-entropy of the next token. Weight: labelled tokens. Metrics when evaluating: tokens predicted exactly.
+
+    label_smoothing: in training, the share of each target that is spread evenly over the vocabulary
+    (https://arxiv.org/abs/1512.00567, section 7). Evaluation is the plain cross-entropy, of which perplexity is made.
+    """
+
+    label_smoothing: float = 0.0
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> ObjectiveOutput:
         """Loss sum over the labelled positions of `batch`, as `[]` fp32."""
@@ -65,7 +72,7 @@ class CausalLanguageModeling:
         shard = VocabularyShard.of(head.weight)
         weight_here, bias_here = _local(head.weight), _local(head.bias)
         loss_sum, correct = _ChunkedCrossEntropy.apply(
-            hidden, weight_here, bias_here, targets, head.scale, head.softcap, training, shard
+            hidden, weight_here, bias_here, targets, head.scale, head.softcap, training, shard, self.label_smoothing
         )
         weight = torch.tensor(float(batch.label_tokens), device=hidden.device)
         return ObjectiveOutput(loss_sum, weight, {} if training else {"token_accuracy": correct})
@@ -88,7 +95,9 @@ def _local(tensor: torch.Tensor | None) -> torch.Tensor | None:
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """Sum of -log softmax(logits)[target]; makes its gradients in forward, so that logits live for one chunk only.
 
-    d loss / d logits = softmax(logits) - onehot(target), the textbook gradient of cross-entropy.
+    d loss / d logits = softmax(logits) - onehot(target), the textbook gradient of cross-entropy. With smoothing s, in
+    training only: (1 - s) x that loss + s x the mean of -log softmax(logits) over the V tokens of the vocabulary, whose
+    gradient is softmax(logits) - (1 - s) onehot(target) - s / V.
     """
 
     @staticmethod
@@ -102,6 +111,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         softcap: float | None,
         training: bool,
         shard: VocabularyShard | None,
+        smoothing: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss sum and number of exact predictions (0 when training) of `hidden` `[positions, hidden]`, both `[]`."""
         device = hidden.device.type
@@ -126,7 +136,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     loss, right = _score(logits, target, scale, softcap, shard)
                     loss_sum, correct = loss_sum + loss, correct + right
                     continue
-                loss_sum += _turn_into_gradient(logits, target, scale, softcap, shard)
+                loss_sum += _turn_into_gradient(logits, target, scale, softcap, shard, smoothing)
                 gradient = logits
                 if grad_hidden is not None:
                     grad_hidden[start : start + chunk] = gradient @ matrix
@@ -147,7 +157,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         # Not in the gradient's own dtype: a loss scale of 2^16 is infinite in fp16.
         grads = [None if grad is None else grad.mul_(grad_outputs[0]) for grad in ctx.grads]
         ctx.grads = None
-        return *grads, None, None, None, None, None
+        return *grads, None, None, None, None, None, None
 
 
 def _score(
@@ -169,7 +179,12 @@ def _score(
 
 
 def _turn_into_gradient(
-    logits: torch.Tensor, targets: torch.Tensor, scale: float, softcap: float | None, shard: VocabularyShard | None
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+    shard: VocabularyShard | None,
+    smoothing: float,
 ) -> torch.Tensor:
     """Loss sum of raw logits `[positions, vocabulary]`, which become its gradient with respect to themselves."""
     loss_sum = torch.zeros((), dtype=torch.float32, device=logits.device)
@@ -178,15 +193,24 @@ def _turn_into_gradient(
         normalizer, log_probs = _normalised(values, targets, shard)
         local, here = shard.local_targets(targets[:, None])
         gradient = (values - normalizer[:, None]).exp_()
-        gradient.scatter_add_(1, local, -here.to(gradient.dtype))
+        gradient.scatter_add_(1, local, -(1.0 - smoothing) * here.to(gradient.dtype))
+        if smoothing:
+            vocabulary = shard.vocabulary
+            gradient -= smoothing / vocabulary
+            mean = shard.sum(values.sum(-1)) / vocabulary - normalizer
+            log_probs = (1.0 - smoothing) * log_probs + smoothing * mean
         _store_gradient(logits, gradient, values, scale, softcap)
         return -log_probs.sum()
     for part, target in _blocks(logits, targets):
         values = _finish(part, scale, softcap)
         log_probs = functional.log_softmax(values, dim=-1)
-        loss_sum -= log_probs.gather(1, target).sum()
+        if smoothing:
+            loss_sum -= smoothing * log_probs.mean(-1).sum()
+        loss_sum -= (1.0 - smoothing) * log_probs.gather(1, target).sum()
         gradient = log_probs.exp_()
-        gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=gradient.dtype))
+        gradient.scatter_add_(1, target, torch.full_like(target, smoothing - 1.0, dtype=gradient.dtype))
+        if smoothing:
+            gradient -= smoothing / logits.shape[1]
         _store_gradient(part, gradient, values, scale, softcap)
     return loss_sum
 

@@ -33,6 +33,11 @@ class VocabularyShard:
         )
         return VocabularyShard(weight.device_mesh.get_group(), weight.device_mesh.get_local_rank() * size, size)
 
+    @property
+    def vocabulary(self) -> int:
+        """Tokens of all ranks."""
+        return self.size * dist.get_world_size(self.group)
+
     def local_targets(self, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Targets `[positions, 1]` as indices into this rank's tokens (0 where they are elsewhere), and which are here."""
         local = targets - self.start
