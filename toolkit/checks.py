@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from toolkit.attention import choose_attention
+from toolkit.attention import ISOLATED, choose_attention
 from toolkit.config import RunConfig
 from toolkit.data.prepared import PreparedData
 from toolkit.errors import UserError
@@ -30,8 +30,12 @@ def check_before_training(
         refuse_different_starts(layout, model)
     largest = max(rows.largest_id for rows in (data.train, data.eval) if rows is not None)
     check_vocabulary(model, tokenizer, largest)
+    if data.train.paired and layout.choices.context > 1:
+        raise UserError("parallelism_config_cp_size: pairs of answers cannot be cut over devices yet; set it to 1")
     if config.train.padding_free:
-        model.set_attn_implementation(choose_attention(config.model.attn_implementation, layout.device))
+        # Two answers that share their prompt are known to our attention only.
+        chosen = ISOLATED if data.train.paired else choose_attention(config.model.attn_implementation, layout.device)
+        model.set_attn_implementation(chosen)
     elif config.model.attn_implementation is not None:
         model.set_attn_implementation(config.model.attn_implementation)
     if model.config._attn_implementation == "flash_attention_2":

@@ -62,6 +62,22 @@ class ModelConfig:
 
 
 @dataclass
+class PreferenceConfig:
+    """What is learned from pairs of answers. docs/preference.md has the formulas."""
+
+    loss: Literal["sigmoid", "hinge", "ipo", "robust", "orpo", "simpo", "cpo"] = option(
+        "sigmoid",
+        "sigmoid (DPO), hinge, ipo and robust compare with the model as it starts; orpo, simpo and cpo do not",
+    )
+    beta: float = option(0.1, "how strongly the margin between the answers counts", above=0)
+    label_smoothing: float = option(
+        0.0, "robust: the share of pairs that are the wrong way round", minimum=0.0, below=0.5
+    )
+    gamma: float = option(0.5, "simpo: the margin that is asked for")
+    nll_weight: float = option(1.0, "orpo, cpo: weight of the better answer's own cross-entropy", minimum=0.0)
+
+
+@dataclass
 class AdapterConfig:
     """Train an adapter by peft and leave the model's own weights as they are. docs/adapters.md says which when."""
 

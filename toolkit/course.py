@@ -139,7 +139,16 @@ class Course:
         t, run = self._t, self._t.run
         assert t.eval_feed is not None
         run.beat("evaluate", step)
-        found = evaluate_loss(run.layout, t.module, t.eval_feed, t.data.eval_ranges, run.beat)
+        objective = run.layout.accelerator.unwrap_model(t.module).objective
+        found = evaluate_loss(
+            run.layout,
+            t.module,
+            t.eval_feed,
+            t.data.eval_ranges,
+            unit=objective.unit,
+            perplexity=objective.perplexity,
+            beat=run.beat,
+        )
         self._evaluations[name] = found
         t.log.evaluation(step, found)
         return found

@@ -25,14 +25,18 @@ def evaluate_loss(
     module: torch.nn.Module,
     feed: Feed,
     ranges: Mapping[str, tuple[int, int]] | None = None,
+    *,
+    unit: str = "tokens",
+    perplexity: bool = True,
     beat: Beat | None = None,
 ) -> dict[str, float]:
     """Mean loss over all labelled tokens of all rows, in eval mode.
 
     The rows are cut like global batches: every rank runs the same number of micro-batches, so collectives inside the
-    forward cannot wait for ever, and fillers weigh nothing, so no row counts twice. Returns `eval_loss`, `eval_tokens`
-    (labelled), `eval_perplexity` (its exponential) and the objective's own metrics as `eval_NAME`. `ranges`: the rows
-    of each source, by name; with more than one, `eval_loss/SOURCE` is each one's own loss.
+    forward cannot wait for ever, and fillers weigh nothing, so no row counts twice. Returns `eval_loss`, `eval_UNIT` (how many
+    labelled tokens, pairs, ...), `eval_perplexity` (its exponential) where that means something, and the objective's own
+    metrics as `eval_NAME`. `ranges`: the rows of each source, by name; with more than one, `eval_loss/SOURCE` is each one's
+    own loss.
     """
     was_training = module.training
     module.eval()
@@ -43,7 +47,7 @@ def evaluate_loss(
                 if beat is not None:
                     beat("evaluate")
                 output = module(batch.to(layout.device))
-                for name, value in {"loss": output.loss_sum, "tokens": output.weight, **output.metrics}.items():
+                for name, value in {"loss": output.loss_sum, "weight": output.weight, **output.metrics}.items():
                     totals[name, source] = totals.get((name, source), 0) + value.double()
     module.train(was_training)
     layout.shard_again(module)
@@ -52,12 +56,14 @@ def evaluate_loss(
     sums: dict[str, float] = {}
     for (name, _), value in parts.items():
         sums[name] = sums.get(name, 0.0) + value
-    weight = sums.pop("tokens")
+    weight = sums.pop("weight")
     loss = sums.pop("loss") / weight
-    result = {"eval_loss": loss, "eval_tokens": weight, "eval_perplexity": math.exp(min(loss, 700.0))}
+    result = {"eval_loss": loss, f"eval_{unit}": weight}
+    if perplexity:
+        result["eval_perplexity"] = math.exp(min(loss, 700.0))
     result |= {f"eval_{name}": value / weight for name, value in sums.items()}
     if ranges is not None and len(ranges) > 1:
-        result |= {f"eval_loss/{source}": parts["loss", source] / parts["tokens", source] for source in ranges}
+        result |= {f"eval_loss/{source}": parts["loss", source] / parts["weight", source] for source in ranges}
     return result
 
 

@@ -140,6 +140,14 @@ class Layout:
             torch.distributed.all_reduce(stacked)
         return list(stacked)
 
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over the data-parallel ranks of a tensor of any shape, each of which fills other parts of it."""
+        if self.accelerator.num_processes > 1:
+            if self.model_parallel_rank:
+                values = torch.zeros_like(values)
+            torch.distributed.all_reduce(values)
+        return values
+
     def largest(self, value: int) -> int:
         """The largest of every rank's value, on every rank."""
         if self.accelerator.num_processes == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -37,7 +37,7 @@ class StepResult:
     step: counted from 1; epoch: passes over the data so far; loss: per unit of weight (labelled token) over the whole
     global batch; grad_norm: global, before clipping; learning_rate: the one used; tokens, label_tokens: real tokens of
     the global batch, and those that carried loss; seconds: wall time of the step, of which data_seconds were spent
-    waiting for the micro-batches of this rank.
+    waiting for the micro-batches of this rank. metrics: the objective's own, per unit of weight, each under its name.
     """
 
     step: int
@@ -50,6 +50,7 @@ class StepResult:
     seconds: float
     data_seconds: float
     tokens_per_second: float
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def train(
@@ -106,7 +107,8 @@ def train(
 
         now = time.perf_counter()
         sizes, times = (found.tokens, found.label_tokens), (now - asked, started - asked, found.tokens / (now - asked))
-        record(StepResult(step.index + 1, step.epoch, found.loss, found.grad_norm, learning_rate, *sizes, *times))
+        figures = (step.epoch, found.loss, found.grad_norm, learning_rate, *sizes, *times)
+        record(StepResult(step.index + 1, *figures, found.metrics))
         if record_gradients is not None:
             record_gradients(step.index + 1, found.squares.sqrt() * found.scale)
         if objection is not None:
@@ -132,6 +134,7 @@ class _Gradient:
     label_tokens: int
     squares: torch.Tensor
     wished: Wishes
+    metrics: dict[str, float]
 
 
 def _gradient(
@@ -144,25 +147,30 @@ def _gradient(
     wishes: Callable[[], Wishes],
 ) -> _Gradient:
     """Forward and backward of a step, and its sums over all ranks."""
-    sums = _forward_backward(layout, module, step, loss_scale, beat)
+    sums, metrics = _forward_backward(layout, module, step, loss_scale, beat)
+    names = sorted(metrics)
     # The one small collective of a step besides the gradients, and its one wait for the device.
     beat("reduce", step.index + 1)
-    loss_sum, weight, tokens, labels, *votes = layout.sum(*sums, votes=wishes())
+    loss_sum, weight, tokens, labels, *rest = layout.sum(*sums, *(metrics[name] for name in names), votes=wishes())
     squares = gradient_squares(parameters)
     norm = squares.sum().sqrt()
-    totals = torch.stack([loss_sum, weight, norm.to(loss_sum), tokens, labels, *votes]).tolist()
+    totals = torch.stack([loss_sum, weight, norm.to(loss_sum), tokens, labels, *rest]).tolist()
     # The wrapper averaged over ranks what must be summed over ranks and divided by the weight.
     scale = layout.averaged_over / totals[1] / loss_scale if totals[1] else 0.0
     loss = totals[0] / totals[1] if totals[1] else 0.0
-    sizes = int(totals[3]), int(totals[4])
-    return _Gradient(loss, totals[2] * scale, totals[1], scale, *sizes, squares, Wishes(*totals[5:]))
+    sizes, own = (int(totals[3]), int(totals[4])), totals[5 : 5 + len(names)]
+    means = {name: value / totals[1] if totals[1] else 0.0 for name, value in zip(names, own, strict=True)}
+    wished = Wishes(*totals[5 + len(names) :])
+    return _Gradient(loss, totals[2] * scale, totals[1], scale, *sizes, squares, wished, means)
 
 
 def _forward_backward(
     layout: Layout, module: torch.nn.Module, step: Step, loss_scale: float, beat: Beat
-) -> tuple[torch.Tensor, torch.Tensor, int, int]:
-    """Gradients of the micro-batches of this rank, added up; returns loss sum, weight, tokens and labelled tokens."""
+) -> tuple[tuple[torch.Tensor, torch.Tensor, int, int], dict[str, torch.Tensor]]:
+    """Gradients of the micro-batches of this rank, added up; returns loss sum, weight, tokens and labelled tokens, and the
+    objective's metrics, whose names are the same on every rank."""
     sums = torch.zeros(2, dtype=torch.float64, device=layout.device)  # loss, weight
+    metrics: dict[str, torch.Tensor] = {}
     tokens = label_tokens = 0
     for number, batch in enumerate(step.micro_batches):
         with layout.micro_batch(module, last=number == len(step.micro_batches) - 1):
@@ -171,5 +179,7 @@ def _forward_backward(
             beat("backward", step.index + 1, number + 1)
             layout.accelerator.backward(output.loss_sum * loss_scale)
         sums += torch.stack([output.loss_sum.detach(), output.weight]).to(sums)
+        for name, value in output.metrics.items():
+            metrics[name] = metrics.get(name, torch.zeros_like(sums[0])) + value.to(sums)
         tokens, label_tokens = tokens + batch.tokens, label_tokens + batch.label_tokens
-    return sums[0], sums[1], tokens, label_tokens
+    return (sums[0], sums[1], tokens, label_tokens), metrics

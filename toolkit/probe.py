@@ -12,7 +12,7 @@ from toolkit.attention import ISOLATED
 from toolkit.data.collate import collate, row_borders
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
-from toolkit.objectives.causal_lm import OutputHead, hidden_states, logits_of
+from toolkit.objectives.head import OutputHead, hidden_states, logits_of
 from toolkit.parallel.context import cut_sequence, split_attention
 
 # Largest difference of a logit, relative to the largest logit, that rounding explains; a leak or a missed scaling is

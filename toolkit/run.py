@@ -22,6 +22,7 @@ from toolkit.data.prepared import PreparedData
 from toolkit.data.split import Capacity
 from toolkit.data.stream import RowStream
 from toolkit.data.tokens import TokenRows
+from toolkit.errors import UserError
 from toolkit.export import export_model, save_description, set_turn_end
 from toolkit.layout import Layout
 from toolkit.models import embedding_rows
@@ -32,6 +33,7 @@ from toolkit.monitor.progress import ProgressLog
 from toolkit.objectives import Objective
 from toolkit.optim import build_schedule
 from toolkit.parallel.spread import spread
+from toolkit.reference import with_reference
 from toolkit.start import Run
 from toolkit.steps import Feed, StreamFeed, chosen_capacity, device_capacity
 from toolkit.verify import Changes
@@ -76,6 +78,15 @@ def fine_tune(
     _check_disk(run, module, optimizer, small_files)
     padding_free, pad = config.train.padding_free, tokenizer.pad_token_id
     rehearse(layout, module, optimizer, data.train, padding_free=padding_free, pad_token_id=pad)
+
+    if objective.reference:
+        if isinstance(feed, StreamFeed):
+            raise UserError(
+                "data.streaming: the reference model looks at all pairs before the first step; set it to false"
+            )
+        say(f"reference: the model as it starts, on {len(feed.rows):,} pairs")
+        feed = with_reference(layout, module, feed, run.beat)
+        eval_feed = None if eval_feed is None else with_reference(layout, module, eval_feed, run.beat)
 
     start = 0 if run.checkpoint is None else run.checkpoint.step
     gradient_log = None

@@ -52,8 +52,12 @@ class Feed:
 
     def micro_batches(self, row_ids: np.ndarray) -> list[MicroBatch]:
         """This rank's micro-batches of a global batch; every rank gets the same number."""
+        return [batch for _, batch in self.parts(row_ids)]
+
+    def parts(self, row_ids: np.ndarray) -> list[tuple[np.ndarray, MicroBatch]]:
+        """The same, each with the rows that are in it."""
         mine = split(row_ids, self.rows.lengths[row_ids], self.dp_size, self.capacity)[self.dp_rank]
-        return [_lay_out(self, self.rows, ids) for ids in mine]
+        return [(ids, _lay_out(self, self.rows, ids)) for ids in mine]
 
     def steps(self, plan: BatchPlan, start: int, stop: int, passed_by: Container[int] = ()) -> Iterator[Step]:
         """Optimizer steps start..stop-1 of the plan, without those `passed_by`."""

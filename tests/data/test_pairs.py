@@ -14,7 +14,7 @@ from toolkit.data.collate import collate
 from toolkit.data.fit import Piece
 from toolkit.data.pairs import fit_pair, join, sides
 from toolkit.data.tokens import TokenRows
-from toolkit.objectives.causal_lm import hidden_states
+from toolkit.objectives.head import hidden_states
 
 
 def piece(text: str) -> Piece:

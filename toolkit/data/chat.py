@@ -140,7 +140,8 @@ def prompt_ids(
     """
     if isinstance(example, Text):
         return None
-    assert not isinstance(example, Preference)
+    if isinstance(example, Preference):
+        example = example.chosen
     if isinstance(example, Completion):
         ids = list(tokenizer(example.prompt)["input_ids"])
         if ids and ids[-1] == tokenizer.eos_token_id:  # some tokenizers close every text

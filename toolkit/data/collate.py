@@ -41,6 +41,7 @@ class MicroBatch:
     branches: of pairs of answers when padding-free, where each answer begins in its row, after what both share; padded, a
         pair is two rows. answers: [label_tokens] of pairs, which answer each target belongs to, in the order of
         `targets[labelled]`: 2 i for the better one of pair i, 2 i + 1 for the other. pairs: how many there are.
+    reference: [pairs, 2] log-probabilities of the answers under the reference model, where it is known.
     """
 
     input_ids: torch.Tensor
@@ -54,6 +55,7 @@ class MicroBatch:
     branches: tuple[tuple[int, int], ...] = ()
     answers: torch.Tensor | None = None
     pairs: int = 0
+    reference: torch.Tensor | None = None
 
     @property
     def labelled(self) -> torch.Tensor:
@@ -92,7 +94,9 @@ def collate(rows: TokenRows, row_ids: np.ndarray, *, padding_free: bool, pad_tok
     chosen = _Rows([rows.ids(i).astype(np.int64) for i in row_ids], [_targets(rows.labels(i)) for i in row_ids])
     branches = [found for i in row_ids if (found := rows.branches(i)) is not None]
     if branches:
-        return _pairs(chosen, branches, padding_free, pad_token_id)
+        batch = _pairs(chosen, branches, padding_free, pad_token_id)
+        known = rows.reference
+        return batch if known is None else replace(batch, reference=torch.from_numpy(known[row_ids]))
     return _lay_out(chosen, padding_free, pad_token_id)
 
 

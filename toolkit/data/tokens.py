@@ -13,9 +13,13 @@ from toolkit.data.store import TokenStore
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Tokenized rows 0..len-1, the parts one after the other. A part is a store with the rows chosen of it (None: all)."""
+    """Tokenized rows 0..len-1, the parts one after the other. A part is a store with the rows chosen of it (None: all).
+
+    reference: [rows, 2] log-probabilities of both answers of each pair under the reference model, once they are known.
+    """
 
     parts: tuple[tuple[TokenStore, np.ndarray | None], ...]
+    reference: np.ndarray | None = None
 
     @staticmethod
     def of(*stores: TokenStore) -> TokenRows:
@@ -59,6 +63,11 @@ class TokenRows:
         """[rows] int32 tokens that are learnt in each row."""
         counts = [np.asarray(s.labels if rows is None else s.labels[rows]) for s, rows in self.parts]
         return np.concatenate(counts or [np.empty(0, np.int32)])
+
+    @property
+    def paired(self) -> bool:
+        """True for pairs of answers."""
+        return len(self) > 0 and self.branches(0) is not None
 
     @property
     def tokens(self) -> int:

@@ -37,7 +37,8 @@ class ProgressLog:
 
     def step(self, result: StepResult) -> None:
         """An optimizer step is done."""
-        self._write(dataclasses.asdict(result))
+        entry = dataclasses.asdict(result)
+        self._write({**entry, **entry.pop("metrics")})
         speed = f"{result.tokens_per_second:,.0f}"
         self._bar.update(self._task, completed=result.step, loss=f"{result.loss:.4f}", speed=speed)
         shown = result.step % self._log_every == 0 or result.step in (1, self._total)
@@ -45,6 +46,7 @@ class ProgressLog:
             console.print(
                 f"step {result.step}/{self._total}  epoch {result.epoch:.2f}  loss {result.loss:.4f}  "
                 f"grad_norm {result.grad_norm:.3f}  learning_rate {result.learning_rate:.3g}  {speed} tokens/s"
+                + "".join(f"  {name} {value:.4g}" for name, value in result.metrics.items())
             )
 
     def evaluation(self, step: int, metrics: dict[str, float]) -> None:

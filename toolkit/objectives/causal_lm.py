@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
-from peft.tuners.tuners_utils import BaseTunerLayer
-from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
 from toolkit.data.collate import MicroBatch
 from toolkit.objectives import ObjectiveOutput
+from toolkit.objectives.head import OutputHead, blocks, finish, hidden_states, local, normalised, store_gradient
 from toolkit.parallel.vocabulary import VocabularyShard
 
 # Bytes of logits held at once, in the precision of the matrix product: in bf16 1365 positions of a 49k vocabulary, 441 of
 # a 150k one. Many positions to a product, so that it runs at full speed and the matrix's gradient is touched seldom.
 _CHUNK_BYTES = 2**27
-# The softmax of a chunk goes through fp32 blocks that stay in a processor's cache.
-_BLOCK_BYTES = 2**22
-
-
-@dataclass(frozen=True)
-class OutputHead:
-    """How a model turns hidden states into logits: a matrix, and what some families do after it.
-
-    logits = softcap x tanh(scale x (hidden @ weight^T + bias) / softcap); without a softcap, scale x (...).
-    """
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    scale: float
-    softcap: float | None
-
-    @staticmethod
-    def of(model: PreTrainedModel) -> OutputHead:
-        """Read the head of a causal language model, with the scalings that Cohere, Granite and Gemma 2 name."""
-        config, head = model.config.get_text_config(), model.get_output_embeddings()
-        scale = float(getattr(config, "logit_scale", None) or 1.0) / float(
-            getattr(config, "logits_scaling", None) or 1.0
-        )
-        softcap = getattr(config, "final_logit_softcapping", None)
-        # Of tied weights take the embedding's name: sharded by transformers, it is the one that FSDP2 gathers.
-        tied = getattr(config, "tie_word_embeddings", False)
-        weight: Any = model.get_input_embeddings().weight if tied else head.weight
-        if isinstance(head, BaseTunerLayer) and not head.merged and not head.disable_adapters:
-            for adapter in head.active_adapters:  # `adapters.attach` has made sure that it is one to be added
-                weight = weight + cast(Any, head).get_delta_weight(adapter)
-        return OutputHead(weight, getattr(head, "bias", None), scale, float(softcap) if softcap else None)
 
 
 @dataclass(frozen=True)
@@ -61,6 +28,9 @@ class CausalLanguageModeling:
     """
 
     label_smoothing: float = 0.0
+    unit = "tokens"
+    perplexity = True
+    reference = False
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> ObjectiveOutput:
         """Loss sum over the labelled positions of `batch`, as `[]` fp32."""
@@ -70,26 +40,12 @@ class CausalLanguageModeling:
         head = OutputHead.of(model)
         training = torch.is_grad_enabled()
         shard = VocabularyShard.of(head.weight)
-        weight_here, bias_here = _local(head.weight), _local(head.bias)
+        weight_here, bias_here = local(head.weight), local(head.bias)
         loss_sum, correct = _ChunkedCrossEntropy.apply(
             hidden, weight_here, bias_here, targets, head.scale, head.softcap, training, shard, self.label_smoothing
         )
         weight = torch.tensor(float(batch.label_tokens), device=hidden.device)
         return ObjectiveOutput(loss_sum, weight, {} if training else {"token_accuracy": correct})
-
-
-def hidden_states(model: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:
-    """Last hidden states `[batch, seq, hidden]` of the decoder, without the head."""
-    return model.get_decoder()(use_cache=False, **batch.model_inputs()).last_hidden_state
-
-
-def logits_of(hidden: torch.Tensor, head: OutputHead) -> torch.Tensor:
-    """Logits `[positions, vocabulary]` in fp32 of a few hidden states `[positions, hidden]`."""
-    return _finish(functional.linear(hidden, head.weight.to(hidden.dtype), head.bias), head.scale, head.softcap)
-
-
-def _local(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -167,13 +123,13 @@ def _score(
     loss_sum = torch.zeros((), dtype=torch.float32, device=logits.device)
     correct = torch.zeros_like(loss_sum)
     if shard is None:
-        for part, target in _blocks(logits, targets):
-            log_probs = functional.log_softmax(_finish(part, scale, softcap), dim=-1)
+        for part, target in blocks(logits, targets):
+            log_probs = functional.log_softmax(finish(part, scale, softcap), dim=-1)
             loss_sum -= log_probs.gather(1, target).sum()
             correct += (log_probs.argmax(-1, keepdim=True) == target).sum()
         return loss_sum, correct
-    values = _finish(logits, scale, softcap)
-    _, log_probs = _normalised(values, targets, shard)
+    values = finish(logits, scale, softcap)
+    _, log_probs = normalised(values, targets, shard)
     best = shard.best(*values.max(dim=-1))
     return -log_probs.sum(), (best == targets).sum().float()
 
@@ -189,8 +145,8 @@ def _turn_into_gradient(
     """Loss sum of raw logits `[positions, vocabulary]`, which become its gradient with respect to themselves."""
     loss_sum = torch.zeros((), dtype=torch.float32, device=logits.device)
     if shard is not None:
-        values = _finish(logits, scale, softcap)
-        normalizer, log_probs = _normalised(values, targets, shard)
+        values = finish(logits, scale, softcap)
+        normalizer, log_probs = normalised(values, targets, shard)
         local, here = shard.local_targets(targets[:, None])
         gradient = (values - normalizer[:, None]).exp_()
         gradient.scatter_add_(1, local, -(1.0 - smoothing) * here.to(gradient.dtype))
@@ -199,10 +155,10 @@ def _turn_into_gradient(
             gradient -= smoothing / vocabulary
             mean = shard.sum(values.sum(-1)) / vocabulary - normalizer
             log_probs = (1.0 - smoothing) * log_probs + smoothing * mean
-        _store_gradient(logits, gradient, values, scale, softcap)
+        store_gradient(logits, gradient, values, scale, softcap)
         return -log_probs.sum()
-    for part, target in _blocks(logits, targets):
-        values = _finish(part, scale, softcap)
+    for part, target in blocks(logits, targets):
+        values = finish(part, scale, softcap)
         log_probs = functional.log_softmax(values, dim=-1)
         if smoothing:
             loss_sum -= smoothing * log_probs.mean(-1).sum()
@@ -211,35 +167,5 @@ def _turn_into_gradient(
         gradient.scatter_add_(1, target, torch.full_like(target, smoothing - 1.0, dtype=gradient.dtype))
         if smoothing:
             gradient -= smoothing / logits.shape[1]
-        _store_gradient(part, gradient, values, scale, softcap)
+        store_gradient(part, gradient, values, scale, softcap)
     return loss_sum
-
-
-def _normalised(
-    values: torch.Tensor, targets: torch.Tensor, shard: VocabularyShard
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log normalizer and the target's log probability, `[positions]` both, of this rank's `[positions, size]` logits."""
-    normalizer = shard.log_normalizer(values.logsumexp(-1))
-    local, here = shard.local_targets(targets[:, None])
-    return normalizer, shard.sum((values.gather(1, local) * here)[:, 0]) - normalizer
-
-
-def _store_gradient(
-    part: torch.Tensor, gradient: torch.Tensor, values: torch.Tensor, scale: float, softcap: float | None
-) -> None:
-    """Through the cap and the scale of `OutputHead`, in place of the raw logits."""
-    if softcap is not None:
-        gradient *= 1.0 - (values / softcap) ** 2
-    part.copy_(gradient if scale == 1.0 else gradient * scale)
-
-
-def _finish(logits: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
-    """Raw logits in fp32 with the scale and the cap of `OutputHead`."""
-    logits = logits.float() if scale == 1.0 else logits.float() * scale
-    return logits if softcap is None else torch.tanh(logits / softcap) * softcap
-
-
-def _blocks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Views of a few positions, with their targets as `[positions, 1]`: small on CPUs, everything elsewhere."""
-    size = max(1, _BLOCK_BYTES // (4 * logits.shape[1])) if logits.device.type == "cpu" else len(logits)
-    return zip(logits.split(size), targets[:, None].split(size), strict=True)

@@ -1,0 +1,84 @@
+"""Preference learning: a chat model learns which of two answers is the better one (DPO and its relatives).
+
+    accelerate launch recipes/dpo.py                                               # embedded demo: small model, small data
+    accelerate launch --config_file accelerate_configs/fsdp2.yaml recipes/dpo.py --config my.yaml
+
+Rows have `chosen` and `rejected`, and their `prompt` or the messages they share. `objective.loss` chooses the loss; sigmoid,
+the default, is DPO. What is compared with is the model as it starts. Every key: --help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from toolkit.config import PreferenceConfig, RunConfig, option
+from toolkit.errors import UserError, exit_with_message
+from toolkit.parsing import parse
+
+DEMO = Path(__file__).parent / "configs" / "dpo" / "demo.yaml"
+
+
+@dataclass
+class DPOConfig(RunConfig):
+    """Preference learning."""
+
+    objective: PreferenceConfig = field(default_factory=PreferenceConfig)
+    output_dir: str = option(
+        "outputs/dpo", "folder of the run: metrics, config, checkpoints and the finished model", path=True, alters=False
+    )
+
+
+def main() -> None:
+    """Configuration, data, model, training; each step fails before the costly one after it."""
+    config = parse(DPOConfig, demo=DEMO)
+    wanted = config.objective
+    if wanted.label_smoothing and wanted.loss != "robust":
+        raise UserError(f"objective.label_smoothing: means nothing for objective.loss: {wanted.loss}; use robust")
+    if config.train.label_smoothing_factor:
+        raise UserError("train.label_smoothing_factor: means nothing for pairs; objective.loss: robust has its own")
+
+    # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
+    from toolkit.build import build_model
+    from toolkit.card.write import write_card
+    from toolkit.data.prepare import prepare
+    from toolkit.data.shapes import PREFERENCES
+    from toolkit.models import load_tokenizer
+    from toolkit.monitor.preparation import PreparationProgress
+    from toolkit.monitor.summary import report
+    from toolkit.objectives.preference import Preference
+    from toolkit.objectives.preference_losses import LossSettings
+    from toolkit.parallel.loading import distributed_config
+    from toolkit.publish import publish
+    from toolkit.run import fine_tune
+    from toolkit.start import start
+
+    run = start(config)
+    if run.finished:
+        run.say(f"{run.folder.path} is complete already, there is nothing to do")
+        return
+    tokenizer = load_tokenizer(config.model)
+    with PreparationProgress(active=run.layout.is_main) as progress:
+        data = prepare(
+            config.data,
+            tokenizer,
+            seed=config.seed,
+            prompts=0,
+            note=run.say,
+            progress=progress,
+            accepted=PREFERENCES,
+            max_steps=config.train.max_steps,
+        )
+    build = partial(build_model, config, tokenizer, mixed_precision=run.layout.mixed_precision, say=run.say)
+    model = build(sharded=distributed_config(run.layout.choices))
+    settings = LossSettings(wanted.beta, wanted.label_smoothing, wanted.gamma, wanted.nll_weight)
+    evaluations = fine_tune(run, model, tokenizer, data, Preference(wanted.loss, settings))
+    if run.layout.is_main:
+        write_card(run, model, tokenizer, data, evaluations, [], [])
+        report(run.folder, evaluations, [], [])
+    publish(run)
+
+
+if __name__ == "__main__":
+    exit_with_message(main)

@@ -1,0 +1,122 @@
+"""Log-probabilities of target tokens, one per position, in chunks: the full `[seq, vocabulary]` logits never exist.
+
+What a loss does with them is known only when all are made, so their gradient cannot be made along with them, as that of a plain
+cross-entropy is (`causal_lm`): the logits of each chunk are computed again on the way back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from toolkit.objectives.head import OutputHead, blocks, finish, local, normalised, store_gradient
+from toolkit.parallel.vocabulary import VocabularyShard
+
+_CHUNK_BYTES = 2**27  # of logits held at once, in the precision of the matrix product
+
+
+def target_log_probs(hidden: torch.Tensor, head: OutputHead, targets: torch.Tensor) -> torch.Tensor:
+    """log softmax(logits)[target] `[positions]` in fp32, of `hidden` `[positions, hidden]` and `targets` `[positions]`."""
+    shard = VocabularyShard.of(head.weight)
+    weight, bias = local(head.weight), local(head.bias)
+    return _ChunkedLogProbs.apply(hidden, weight, bias, targets, head.scale, head.softcap, shard)
+
+
+class _ChunkedLogProbs(torch.autograd.Function):
+    """d log p(target) / d logits = onehot(target) - softmax(logits)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        scale: float,
+        softcap: float | None,
+        shard: VocabularyShard | None,
+    ) -> torch.Tensor:
+        device = hidden.device.type
+        ctx.compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        ctx.save_for_backward(hidden, weight, bias, targets)
+        ctx.settings = scale, softcap, shard
+        found = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
+        with torch.autocast(device, enabled=False):
+            matrix, offset = weight.to(ctx.compute), None if bias is None else bias.to(ctx.compute)
+            for part in _chunks(hidden.shape[0], matrix):
+                logits = functional.linear(hidden[part].to(ctx.compute), matrix, offset)
+                found[part] = _log_probs(logits, targets[part], scale, softcap, shard)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, targets = ctx.saved_tensors
+        scale, softcap, shard = ctx.settings
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias and bias is not None else None
+        with torch.autocast(hidden.device.type, enabled=False):
+            matrix, offset = weight.to(ctx.compute), None if bias is None else bias.to(ctx.compute)
+            for part in _chunks(hidden.shape[0], matrix):
+                rows = hidden[part].to(ctx.compute)
+                gradient = functional.linear(rows, matrix, offset)
+                _turn_into_gradient(gradient, targets[part], grad_outputs[0][part], scale, softcap, shard)
+                if grad_hidden is not None:
+                    grad_hidden[part] = gradient @ matrix
+                if grad_bias is not None:
+                    grad_bias += gradient.sum(0, dtype=torch.float32)
+                if grad_weight is not None:
+                    grad_weight += gradient.T @ rows
+        if shard is not None and grad_hidden is not None:
+            shard.sum(grad_hidden)  # each rank has the part of its own tokens
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
+
+
+def _chunks(positions: int, matrix: torch.Tensor) -> list[slice]:
+    size = max(1, _CHUNK_BYTES // (matrix.shape[0] * matrix.element_size()))
+    return [slice(start, min(start + size, positions)) for start in range(0, positions, size)]
+
+
+def _log_probs(
+    logits: torch.Tensor, targets: torch.Tensor, scale: float, softcap: float | None, shard: VocabularyShard | None
+) -> torch.Tensor:
+    """`[positions]` of raw logits `[positions, vocabulary]`."""
+    if shard is not None:
+        return normalised(finish(logits, scale, softcap), targets, shard)[1]
+    parts = []
+    for part, target in blocks(logits, targets):
+        values = finish(part, scale, softcap)
+        parts.append(values.gather(1, target)[:, 0] - values.logsumexp(-1))
+    return torch.cat(parts)
+
+
+def _turn_into_gradient(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    outer: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+    shard: VocabularyShard | None,
+) -> None:
+    """Raw logits `[positions, vocabulary]` become the gradient with respect to themselves; `outer` `[positions]` is that of
+    the log-probabilities."""
+    if shard is not None:
+        values = finish(logits, scale, softcap)
+        normalizer, _ = normalised(values, targets, shard)
+        place, here = shard.local_targets(targets[:, None])
+        gradient = (values - normalizer[:, None]).exp_()
+        gradient.scatter_add_(1, place, -here.to(gradient.dtype))
+        store_gradient(logits, gradient * -outer[:, None], values, scale, softcap)
+        return
+    for (part, target), factor in zip(blocks(logits, targets), _like_blocks(outer, logits, targets), strict=True):
+        values = finish(part, scale, softcap)
+        gradient = functional.softmax(values, dim=-1)
+        gradient.scatter_add_(1, target, torch.full_like(target, -1.0, dtype=gradient.dtype))
+        store_gradient(part, gradient * -factor, values, scale, softcap)
+
+
+def _like_blocks(outer: torch.Tensor, logits: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
+    return [factor for _, factor in blocks(logits, outer)]
