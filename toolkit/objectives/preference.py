@@ -34,6 +34,8 @@ class Preference:
         log_probs, tokens = answer_log_probs(model, batch)
         kind, pairs = LOSSES[self.loss], batch.pairs
         reference = batch.reference if self.reference else None
+        if self.reference and pairs == 0:
+            reference = log_probs.new_zeros(0, 2)  # a filler has no answers to compare
         sides = [
             Answers(log_probs[side::2], tokens[side::2], None if reference is None else reference[:, side])
             for side in (0, 1)
