@@ -15,6 +15,8 @@ from toolkit.layout import Layout
 from toolkit.monitor.heartbeat import Beat
 from toolkit.steps import Feed
 
+# How much was evaluated, not how well.
+COUNTS = ("eval_tokens", "eval_pairs")
 # Rows that are cut into micro-batches at once: all of a large evaluation set would be laid out in memory otherwise.
 _ROWS_AT_ONCE = 4096
 

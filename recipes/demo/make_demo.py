@@ -1,4 +1,4 @@
-"""Writes the demo that `accelerate launch recipes/sft.py` trains when it is given nothing.
+"""Writes the demos that `accelerate launch recipes/sft.py` and `recipes/dpo.py` train when they are given nothing.
 
     python recipes/demo/make_demo.py            # write data, tokenizer and model config next to this script
     python recipes/demo/make_demo.py --check    # exit 1 if a file differs from what would be written
@@ -6,6 +6,8 @@
 The task is to turn dates, clock times and amounts of money into plain figures: "Write 3 March 1987 as an ISO date." ->
 "1987-03-03". It is small enough to learn from random weights in well under a minute on two CPU cores, and it can't be
 learnt by heart: no date, time or amount of eval.jsonl occurs in any row of train.jsonl, in whatever phrasing.
+
+The pairs of answers for recipes/dpo.py are the same answers, and the same figures in another form, which is to be unlearnt.
 
 There are no weights here. Whoever trains the demo makes them from model/config.json with a seed.
 
@@ -28,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 SEED = 20240229
 TRAIN_ROWS = 3000
 EVAL_ROWS = 200
+PAIRS = 1000
 VOCAB_SIZE = 640
 
 Message = dict[str, str]
@@ -271,6 +274,8 @@ def write_demo(folder: Path) -> None:
     model.mkdir(parents=True, exist_ok=True)
     write_rows(folder / "train.jsonl", training)
     write_rows(folder / "eval.jsonl", evaluation)
+    write_pairs(folder / "pairs.jsonl", training[:PAIRS])
+    write_pairs(folder / "pairs_eval.jsonl", evaluation)
     # All hundred pairs of digits become tokens, also those that are rare in the rows.
     texts = [f"{number:02d}" for number in range(100)] * 100
     texts += [f"{message['role']}\n{message['content']}" for messages in training for message in messages]
@@ -282,6 +287,24 @@ def write_demo(folder: Path) -> None:
 def write_rows(path: Path, conversations: list[list[Message]]) -> None:
     lines = [json.dumps({"messages": messages}) for messages in conversations]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+
+def write_pairs(path: Path, conversations: list[list[Message]]) -> None:
+    """The last answer of each conversation is the better one; the other has the same figures, written as people write them."""
+    lines = []
+    for messages in conversations:
+        chosen = messages[-1]
+        rejected = {**chosen, "content": otherwise(chosen["content"])}
+        lines.append(json.dumps({"prompt": messages[:-1], "chosen": [chosen], "rejected": [rejected]}))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+
+def otherwise(answer: str) -> str:
+    """1987-03-09 -> 9/3/1987, 15:41 -> 15.41, 12.05 -> 12,05."""
+    if "-" in answer:
+        year, month, day = answer.split("-")
+        return f"{int(day)}/{int(month)}/{year}"
+    return answer.replace(".", ",").replace(":", ".")
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:

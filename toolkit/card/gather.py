@@ -23,7 +23,7 @@ from toolkit.card.origin import base_facts, without_home
 from toolkit.card.sources import eval_sources, train_sources
 from toolkit.config import RunConfig
 from toolkit.data.prepared import PreparedData
-from toolkit.evaluation import Answer
+from toolkit.evaluation import COUNTS, Answer
 from toolkit.layout import Layout
 from toolkit.models import describe_dtypes
 from toolkit.monitor.progress import logged
@@ -156,7 +156,7 @@ def metrics(
 ) -> tuple[Metric, ...]:
     """Each figure of the evaluations, and the exact match of generated answers."""
     first, last = evaluations.get("before", {}), evaluations.get("after", {})
-    found = [Metric(name, first.get(name), last.get(name)) for name in last if name != "eval_tokens"]
+    found = [Metric(name, first.get(name), last.get(name)) for name in last if name not in COUNTS]
     if after:
         found.append(Metric("exact_match", _exact(before), _exact(after)))
     return tuple(found)

@@ -81,11 +81,17 @@ def evaluation(facts: CardFacts) -> str:
     rows = sum(source.rows for source in facts.eval)
     labels = sum(source.labels for source in facts.eval)
     where = "held out of the training data" if facts.held_out else "given as evaluation data"
-    how = (
-        f"On {rows:,} rows {where}, each once. Loss: mean cross-entropy per labelled token ({labels:,} of them), with dropout "
-        "off; perplexity: its exponential; token accuracy: the share of labelled tokens that the model ranks first, given the "
-        "right text before them."
-    )
+    how = f"On {rows:,} rows {where}, each once, with dropout off. "
+    if any(metric.name == "eval_perplexity" for metric in facts.metrics):
+        how += (
+            f"Loss: mean cross-entropy per labelled token ({labels:,} of them); perplexity: its exponential; token accuracy: the "
+            "share of labelled tokens that the model ranks first, given the right text before them."
+        )
+    else:
+        how += (
+            "Loss and all other figures: means over pairs of answers. logps: sums of the log-probabilities of an answer's tokens; "
+            "rewards: beta times what the loss compares; rewards/accuracies: the share of pairs whose better answer has more."
+        )
     if facts.exact_rows:
         how += (
             f" Exact match: the share of {facts.exact_rows:,} of these rows whose greedy answer, of at most "
