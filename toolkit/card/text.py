@@ -84,13 +84,14 @@ def evaluation(facts: CardFacts) -> str:
     how = f"On {rows:,} rows {where}, each once, with dropout off. "
     if any(metric.name == "eval_perplexity" for metric in facts.metrics):
         how += (
-            f"Loss: mean cross-entropy per labelled token ({labels:,} of them); perplexity: its exponential; token accuracy: the "
-            "share of labelled tokens that the model ranks first, given the right text before them."
+            f"Loss: mean cross-entropy per labelled token ({labels:,} of them); perplexity: its exponential; token accuracy: "
+            "the share of labelled tokens that the model ranks first, given the right text before them."
         )
     else:
         how += (
-            "Loss and all other figures: means over pairs of answers. logps: sums of the log-probabilities of an answer's tokens; "
-            "rewards: beta times what the loss compares; rewards/accuracies: the share of pairs whose better answer has more."
+            "Loss and all other figures: means over pairs of answers. logps: sums of the log-probabilities of an answer's "
+            "tokens; rewards: beta times what the loss compares; rewards/accuracies: the share of pairs whose better answer "
+            "has more."
         )
     if facts.exact_rows:
         how += (
