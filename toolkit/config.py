@@ -72,7 +72,7 @@ class AdapterConfig:
     alpha: int = option(
         32, "updates are scaled by alpha / r (rslora: alpha / sqrt(r)); vera, oft, hra, miss: unused", minimum=1
     )
-    dropout: float = option(0.0, "dropout before the adapter's matrices", minimum=0.0)
+    dropout: float = option(0.0, "dropout before the adapter's matrices", minimum=0.0, below=1.0)
     target_modules: str | list[str] = option(
         "all-linear", "which modules get one: all-linear, all but the output head; names, or their ends; or one regex"
     )

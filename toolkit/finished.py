@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from toolkit.adapters.base import check_base
 from toolkit.adapters.folder import CONFIG
 from toolkit.adapters.quiet import quiet
 from toolkit.build import build_model
@@ -129,10 +130,12 @@ def with_adapter(
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     try:
         with quiet():
-            return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer
+            adapted = PeftModel.from_pretrained(model, str(folder))
     except (OSError, ValueError, RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{folder}: the adapter does not go with {of.name_or_path}: {reason}") from None
+    check_base(adapted, folder)
+    return cast(PreTrainedModel, adapted), tokenizer
 
 
 def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -145,6 +148,7 @@ def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrained
         config.model.dtype = dtype or config.model.dtype
         precision = str(checkpoint.record["layout"]["mixed_precision"])
         model = build_model(config, tokenizer, mixed_precision=precision, say=lambda message: None)
+        check_base(cast(PeftModel, model), description)
         read_tensors(path, {PREFIX + name: p.data for name, p in model.named_parameters() if p.requires_grad})
         return model, tokenizer
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(description))

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from toolkit.adapters.base import check_base
 from toolkit.checkpoint.record import describe, tell_changes
 from toolkit.checkpoint.save import SmallFiles, check_disk
 from toolkit.checkpoint.tensors import tensor_bytes
@@ -49,6 +51,8 @@ def fine_tune(
     config, layout, say = run.config, run.layout, run.say
     run.beat("start")
     check_before_training(config, layout, model, tokenizer, data)
+    if run.checkpoint is not None and isinstance(model, PeftModel):
+        check_base(model, run.checkpoint.path / "model")
     for warning in layout.warnings():
         say(warning)
     new_ends = set_turn_end(model, list(dict.fromkeys([*data.turn_end, tokenizer.eos_token_id])))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolkit import errors
 from toolkit.checkpoint.folder import MARKER, find_checkpoints
 from toolkit.checkpoint.retention import remove_leftovers
 from toolkit.config import RunConfig, SourceConfig
@@ -132,7 +133,19 @@ def claim(config: RunConfig, launch: Launch, *, replace: bool = False) -> RunFol
         raise UserError(f"output_dir: cannot write to {path}: {error.strerror}") from None
     folder = RunFolder.of(config)
     _write_configs(folder, config, launch)
+    errors.undo = lambda: _release(path)
     return folder
+
+
+def _release(path: Path) -> None:
+    """Give up a folder that was claimed in vain: a mistake was found before the run has done anything."""
+    done = [path / "metrics.jsonl", path / "model", *(checkpoint.path for checkpoint in find_checkpoints(path))]
+    if any(place.exists() for place in done):
+        return
+    _remove_run(path, _files_of_run(path))
+    (path / _MANIFEST).unlink(missing_ok=True)
+    if not any(path.iterdir()):
+        path.rmdir()
 
 
 def _write_configs(folder: RunFolder, config: RunConfig, launch: Launch) -> None:

@@ -90,6 +90,11 @@ def test_the_base_is_held_in_what_the_layout_computes_in() -> None:
             ["head", "adds to its matrix", "modules_to_save"],
         ),
         ({"method": "ia3", "dropout": 0.1}, ["adapter.dropout", "ia3 has no dropout"]),
+        (
+            {"exclude_modules": ["q_proj", "v_proj"], "target_modules": ["q_proj"]},
+            ["adapter.exclude_modules", "leave no module"],
+        ),
+        ({"modules_to_save": ["q_proj"], "target_modules": ["q_proj"]}, ["adapter.modules_to_save", "leave no module"]),
         ({"trainable_tokens": ["<none>"]}, ["'<none>'", "model.new_tokens"]),
         ({"method": "none", "r": 4}, ["adapter.method is none"]),
     ],
@@ -135,8 +140,10 @@ def test_going_on_from_an_adapter(build, tmp_path: Path) -> None:
         assert dict(further.named_parameters())[name].requires_grad
     with pytest.raises(UserError, match=r"brings its own.*remove adapter\.r"):
         build(name_or_path=str(tmp_path / "adapter"), method="none", r=8)
-    with pytest.raises(UserError, match="cannot load"):
+    with pytest.raises(UserError, match="none does not exist"):
         build(name_or_path=str(tmp_path / "none"), method="none")
+    with pytest.raises(UserError, match=r"holds no adapter.*toolkit export"):
+        build(name_or_path=str(tmp_path), method="none")
 
 
 def test_recomputed_activations_give_the_same_gradients_to_every_matrix(build) -> None:

@@ -75,3 +75,8 @@ def test_a_merge_that_changes_nothing_ends_with_exit_code_1(run, tmp_path: Path)
 def test_dtypes_that_cannot_be(run, dtype: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         command.run(arguments(run(), dtype=dtype))
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_read(run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere is no folder"):
+        command.run(arguments(run(), output=tmp_path / "nowhere" / "merged"))

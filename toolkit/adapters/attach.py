@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from peft import PeftConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from toolkit.adapters.folder import ADAPTER, start_of
+from toolkit.adapters.base import fault, marks_of
+from toolkit.adapters.folder import ADAPTER, CONFIG, start_of
 from toolkit.adapters.methods import METHODS, Method, method_of
 from toolkit.adapters.quiet import quiet
 from toolkit.adapters.targets import check_targets, saves, targets
@@ -53,6 +55,7 @@ def attach(
     method = METHODS[method_of(peft_config) or "lora"]
     start = start_of(adapted)  # of every method, so that an adapter which cannot be written fails here
     adapted.start_of_adapter = start if method.moves_base else {}  # type: ignore[assignment]
+    adapted.base_marks = marks_of(adapted, moved=method.moves_base)  # type: ignore[assignment]
     say(describe(adapted))
     return adapted
 
@@ -98,7 +101,7 @@ def _new(
             f"adapter.method: {config.method} begins by taking its part out of the base weights, which are quantized "
             f"(model.quantization: {of.quantization}); use lora"
         )
-    options |= _tied(model, config, method)
+    options |= _tied(model, config, method, rows_trained=bool(of.added_tokens or config.trainable_tokens))
     rows = _token_rows(model, tokenizer, config, of, method)
     if rows:
         options["trainable_token_indices"] = rows
@@ -113,7 +116,7 @@ def _new(
 
 def _continued(model: PreTrainedModel, config: AdapterConfig, say: Callable[[str], None]) -> PeftModel:
     """The adapter of `config.name_or_path`, to be trained further."""
-    name = str(config.name_or_path)
+    name = _folder(str(config.name_or_path))
     defaults = AdapterConfig()
     differing = [
         f"adapter.{item.name}"
@@ -140,11 +143,30 @@ def _continued(model: PreTrainedModel, config: AdapterConfig, say: Callable[[str
             f"adapter.name_or_path: {name} was saved with init_lora_weights: {start}, so it does not "
             "fit the base as it is; save it converted to LoRA"
         )
+    if (found := fault(adapted, Path(name))) is not None:
+        say(f"warning: adapter.name_or_path: {name} was trained on another base than {model.name_or_path}: {found}")
     say(f"adapter: going on from {name}")
     return adapted
 
 
-def _tied(model: PreTrainedModel, config: AdapterConfig, method: Method) -> dict[str, Any]:
+def _folder(name: str) -> str:
+    """Of a run's folder, its adapter. Raises UserError for a path that has none."""
+    path = Path(name).expanduser()
+    if (path / "model" / CONFIG).is_file():
+        return str(path / "model")
+    if path.is_dir() and not (path / CONFIG).is_file():
+        raise UserError(
+            f"adapter.name_or_path: {path.absolute()} holds no adapter ({CONFIG}); give OUTPUT/model of a run, or make a "
+            "folder of a checkpoint with toolkit export"
+        )
+    if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise UserError(f"adapter.name_or_path: {path.absolute()} does not exist")
+    return str(path) if path.exists() else name
+
+
+def _tied(
+    model: PreTrainedModel, config: AdapterConfig, method: Method, *, rows_trained: bool = False
+) -> dict[str, Any]:
     """Options for a model whose embeddings and head are one matrix."""
     embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
     if not getattr(model.config.get_text_config(), "tie_word_embeddings", False) or head is None:
@@ -156,7 +178,8 @@ def _tied(model: PreTrainedModel, config: AdapterConfig, method: Method) -> dict
     adapted = [one for one in (embeddings, head) if targets(model, config, one)]
     saved = [one for one in (embeddings, head) if saves(model, config, one)]
     if not adapted and not saved:
-        if config.tied_embeddings is not None:
+        kept = rows_trained and config.tied_embeddings == "keep"  # rows of one matrix: that is what happens
+        if config.tied_embeddings is not None and not kept:
             raise UserError("adapter.tied_embeddings: neither embeddings nor head are trained; remove it")
         return {}
     if config.tied_embeddings is None:

@@ -19,7 +19,7 @@ from toolkit.export import export_checkpoint
 from toolkit.finished import base_in, find, load_finished, with_adapter
 from toolkit.merge.fold import fold
 from toolkit.merge.proof import INT8_TOLERANCE, TOLERANCE, Proof, logits, prove
-from toolkit.models import load_config, resolve_dtype
+from toolkit.models import check_model_source, load_config, resolve_dtype
 
 _SHARD = "5GB"
 
@@ -58,6 +58,7 @@ def merge(
     of = base_in(place)
     if of is None:
         raise UserError(f"{name} is a whole model already; there is nothing to merge")
+    check_model_source(of, frozen=True)
     target = resolve_dtype(dtype) if dtype else _stored_dtype(of)
     if target not in TOLERANCE:
         raise UserError(f"--dtype {dtype}: give float32, bfloat16 or float16")
