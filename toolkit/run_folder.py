@@ -27,6 +27,7 @@ _ENTRIES = (
     "gradient_norms.jsonl",
     "predictions.jsonl",
     "model",
+    "merged",
 )
 _PARTIAL = "model.partial"  # the model while it is being written
 # A run that died had no time to note these; in a folder with our manifest they are ours by name.
@@ -84,6 +85,13 @@ class RunFolder:
         part = self.path / (_MANIFEST + ".partial")
         part.write_text(text, encoding="utf-8")
         part.replace(self.path / _MANIFEST)
+
+
+def note_merged(run: Path) -> None:
+    """Note `merged` as the run's own, where `run` is a run's folder: with `overwrite` it goes with the model it was made of."""
+    folder = RunFolder(run.absolute())
+    if (folder.path / _MANIFEST).exists():
+        folder.record_files(finished=folder.finished)
 
 
 def holds_run(config: RunConfig) -> bool:

@@ -122,3 +122,25 @@ def test_a_mistake_found_late_leaves_no_folder_behind(tiny_model: Path, tmp_path
     before = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert sft(*adapter).returncode == 2
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before, "a run that has done something stays"
+
+
+def test_a_merged_model_goes_with_the_run_that_is_replaced(tiny_model: Path, tmp_path: Path) -> None:
+    adapter = (
+        "--model.name_or_path",
+        str(tiny_model),
+        "--adapter.method",
+        "lora",
+        "--output_dir",
+        str(tmp_path / "run"),
+    )
+    assert sft(*adapter, "--train.learning_rate", "1e-2").returncode == 0
+    merged = subprocess.run(
+        [sys.executable, "-c", "from toolkit.cli import main; main()", "merge", str(tmp_path / "run")],
+        capture_output=True, text=True, timeout=100, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert merged.returncode == 0, merged.stderr
+    assert (tmp_path / "run" / "merged" / "config.json").is_file()
+    (tmp_path / "run" / "mine.txt").write_text("kept")
+    assert sft(*adapter, "--overwrite", "true").returncode == 0
+    assert not (tmp_path / "run" / "merged").exists()
+    assert (tmp_path / "run" / "mine.txt").is_file()

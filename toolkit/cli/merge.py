@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     from toolkit.merge.rows import rows_to_compare
     from toolkit.monitor.banner import bar, note, print_table
     from toolkit.recorded import config_in
+    from toolkit.run_folder import note_merged
 
     place = find(arguments.run)
     output = arguments.output or _default_output(arguments.run, place.path)
@@ -62,6 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
     )
     if proof.fault is not None:
         raise SystemExit(f"error: {proof.fault}; {output} was not made")  # with exit code 1
+    if arguments.output is None:
+        note_merged(output.parent)
     note(merged.describe())
     note(f"merged model: {output}")
 
