@@ -45,12 +45,6 @@ class ModelConfig:
     new_special_tokens: list[str] = option(
         [], "tokens to add that steer, as turn markers of a chat template do: inside messages they are text"
     )
-
-    @property
-    def added_tokens(self) -> list[str]:
-        """All tokens to add."""
-        return list(dict.fromkeys([*self.new_tokens, *self.new_special_tokens]))
-
     attn_implementation: str | None = option(
         None, "attention backend; default: padding-free SDPA or flash attention", alters=False
     )
@@ -59,6 +53,11 @@ class ModelConfig:
     gradient_checkpointing: bool = option(
         False, "recompute activations in backward: less memory, more time", alters=False
     )
+
+    @property
+    def added_tokens(self) -> list[str]:
+        """All tokens to add."""
+        return list(dict.fromkeys([*self.new_tokens, *self.new_special_tokens]))
 
 
 @dataclass

@@ -108,12 +108,19 @@ def base_of(adapter: Path) -> ModelConfig:
     )
 
 
+def recorded_in(place: Place) -> RunConfig | None:
+    """The configuration of the run that left what is at `place`; None where none stands beside it."""
+    if place.kind == "checkpoint":
+        return config_of(named_checkpoint(place.path).record["config"])
+    return config_in(place.path.parent)
+
+
 def base_in(place: Place) -> ModelConfig | None:
     """The base of an adapter that is a folder or in a checkpoint; None for a whole model."""
     if place.kind == "adapter":
         return base_of(place.path)
-    config = config_of(named_checkpoint(place.path).record["config"]) if place.kind == "checkpoint" else RunConfig()
-    return config.model if config.adapter.wanted else None
+    recorded = recorded_in(place) if place.kind == "checkpoint" else None
+    return recorded.model if recorded is not None and recorded.adapter.wanted else None
 
 
 def with_adapter(

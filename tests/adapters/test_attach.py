@@ -94,6 +94,10 @@ def test_the_base_is_held_in_what_the_layout_computes_in() -> None:
             {"exclude_modules": ["q_proj", "v_proj"], "target_modules": ["q_proj"]},
             ["adapter.exclude_modules", "leave no module"],
         ),
+        (
+            {"exclude_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},
+            ["adapter.exclude_modules", "leave no module"],
+        ),
         ({"modules_to_save": ["q_proj"], "target_modules": ["q_proj"]}, ["adapter.modules_to_save", "leave no module"]),
         ({"trainable_tokens": ["<none>"]}, ["'<none>'", "model.new_tokens"]),
         ({"method": "none", "r": 4}, ["adapter.method is none"]),

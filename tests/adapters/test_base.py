@@ -38,6 +38,10 @@ def sft(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def of_run(base: Path, folder: Path) -> tuple[str, ...]:
+    return ("--model.name_or_path", str(base), "--adapter.method", "lora", "--output_dir", str(folder / "run"))
+
+
 def scale(folder: Path, factor: float, only: str = "") -> None:
     tensors = load_file(folder / "model.safetensors")
     changed = {name: value * factor if only in name else value for name, value in tensors.items()}
@@ -74,7 +78,7 @@ def test_a_base_that_was_replaced_is_seen_everywhere(tmp_path: Path) -> None:
     from transformers import LlamaConfig
 
     AutoModelForCausalLM.from_config(LlamaConfig(**config)).save_pretrained(base)
-    adapter = ("--model.name_or_path", str(base), "--adapter.method", "lora", "--output_dir", str(run))
+    adapter = of_run(base, tmp_path)
     done = sft(*adapter)
     assert done.returncode == 0, done.stderr
     assert (run / "model" / "base_marks.json").is_file()

@@ -46,7 +46,10 @@ def fault(model: PeftModel, folder: Path) -> str | None:
     folder does not say."""
     if not (folder / FILE).is_file():
         return None
-    known = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    try:
+        known = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except ValueError:
+        raise UserError(f"{folder / FILE} cannot be read; without that file the base is not checked") from None
     here = {_plain(name): p for name, p in model.get_base_model().named_parameters()}
     differing = [name for name, mark in known.items() if not _equal(mark, here.get(name))]
     if not differing:

@@ -40,7 +40,8 @@ def check_targets(model: PreTrainedModel, config: AdapterConfig) -> None:
             )
     _refuse_missing("adapter.exclude_modules", config.exclude_modules, adaptable)
     _refuse_missing("adapter.modules_to_save", config.modules_to_save, list(modules))
-    linear = [name for name in adaptable if not isinstance(modules[name], torch.nn.Embedding)]
+    head = model.get_output_embeddings()
+    linear = [n for n in adaptable if not isinstance(modules[n], torch.nn.Embedding) and modules[n] is not head]
     chosen = [
         name
         for name in (linear if wanted == ALL_LINEAR else adaptable)

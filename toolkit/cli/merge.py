@@ -9,10 +9,10 @@ those of the adapter on its base, and of the base alone. Exit code 1, and no fol
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from toolkit.errors import UserError
+from toolkit.new_output import check_new
 
 HELP = "merge an adapter into its base, with a proof"
 
@@ -37,11 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     place = find(arguments.run)
     output = arguments.output or _default_output(arguments.run, place.path)
-    if output.exists():
-        raise UserError(f"{output.absolute()} exists already; give another folder with --output")
-    parent = output.absolute().parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"--output: {parent} is no folder that can be written to")
+    check_new(output, "--output")
     if base_in(place) is None:
         raise UserError(f"{place.path} is a whole model already; there is nothing to merge")
     tokenizer = AutoTokenizer.from_pretrained(place.description)

@@ -64,6 +64,7 @@ def merge(
         raise UserError(f"--dtype {dtype}: give float32, bfloat16 or float16")
     word = str(target).removeprefix("torch.")
     model, tokenizer = load_finished(name, dtype=word)
+    _check_room(output, model.num_parameters() * target.itemsize)
     generation = model.generation_config
     trained = logits(model, rows)
     with cast(PeftModel, model).disable_adapter():
@@ -98,6 +99,12 @@ def merge(
     else:
         shutil.rmtree(partial)
     return Merged(proof, target, parameters, tied)
+
+
+def _check_room(output: Path, size: int) -> None:
+    free = shutil.disk_usage(output.absolute().parent).free
+    if free < size:
+        raise UserError(f"{output}: the merged model needs {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free there")
 
 
 def _stored_dtype(of: Any) -> torch.dtype:
