@@ -148,3 +148,21 @@ def test_a_merged_model_goes_with_the_run_that_is_replaced(tiny_model: Path, tmp
     assert sft(*adapter, "--overwrite", "true").returncode == 0
     assert not (tmp_path / "run" / "merged").exists()
     assert (tmp_path / "run" / "mine.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (("--adapter.target_modules", "[q_prj]"), "did you mean q_proj"),
+        (("--model.quantization", "nf4", "--adapter.method", "none"), "set adapter.method: lora"),
+        (("--adapter.dropout", "1"), "adapter.dropout: must be below 1"),
+    ],
+)
+def test_what_needs_no_weights_is_said_before_data_is_read(
+    tiny_model: Path, tmp_path: Path, wrong: tuple[str, ...], words: str
+) -> None:
+    done = sft(*of_run(tiny_model, tmp_path), *wrong)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "rows" not in done.stdout
+    assert not (tmp_path / "run").exists()

@@ -80,3 +80,11 @@ def test_dtypes_that_cannot_be(run, dtype: str, words: str) -> None:
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_read(run, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere does not exist"):
         command.run(arguments(run(), output=tmp_path / "nowhere" / "merged"))
+
+
+def test_a_disk_without_room_is_said_before_anything_is_written(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: argparse.Namespace(free=1000))
+    with pytest.raises(UserError, match=r"needs 0\.0 GB, and 0\.0 GB are free"):
+        command.run(arguments(folder))
+    assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "model"]
