@@ -164,8 +164,11 @@ def test_recomputed_activations_give_the_same_gradients_to_every_matrix(build) -
             for name, parameter in trained(model).items():
                 if ".lora_B." in name:  # zero at the start, which would leave lora_A without a gradient
                     parameter.normal_(std=0.02, generator=torch.Generator().manual_seed(len(name)))
-        ids = torch.tensor([tokenizer("the question of the user is in the answer").input_ids])
+        ids, computed = torch.tensor([tokenizer("the question of the user is in the answer").input_ids]), []
+        first = model.get_submodule("base_model.model.model.layers.0.self_attn.q_proj")
+        first.register_forward_hook(lambda *_, computed=computed: computed.append(1))
         model.train()(ids, labels=ids).loss.backward()
+        assert len(computed) == 1 + recompute
         gradients.append({name: p.grad for name, p in trained(model).items()})
     for name, gradient in gradients[0].items():
         assert gradient.abs().max() > 0, name

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from toolkit.adapters.folder import CONFIG, WEIGHTS
 from toolkit.errors import UserError
 from toolkit.export import write_adapter_folder
+from toolkit.merge.fold import fold
 from toolkit.merge.merge import merge
 from toolkit.merge.proof import Proof, logits, prove
 
@@ -110,11 +111,11 @@ def test_bf16_is_rounded_once(adapter, tiny_model: Path, tmp_path: Path) -> None
         assert torch.equal(stored[untouched], base[untouched])
 
 
-def test_a_whole_module_is_stored_in_the_dtype_of_the_others(adapter, tiny_model: Path, tmp_path: Path) -> None:
-    folder, _ = adapter(tiny_model, modules_to_save=["embed_tokens"], tied_embeddings="keep")
-    merge(folder, tmp_path / "merged", ROWS, dtype="bf16", say=lambda message: None)
-    stored = load_file(tmp_path / "merged" / "model.safetensors")
-    assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
+def test_a_whole_module_trained_in_fp32_becomes_what_the_base_has_there(build) -> None:
+    keys = {"modules_to_save": ["embed_tokens"], "tied_embeddings": "keep"}
+    model, _, _ = build(model={"dtype": "bfloat16"}, **keys)
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
+    assert {parameter.dtype for parameter in fold(model).parameters()} == {torch.bfloat16}
 
 
 def test_logits_of_narrow_weights_are_those_of_the_same_weights_widened(tiny_model: Path) -> None:
