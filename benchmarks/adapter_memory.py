@@ -12,14 +12,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.memory import ROOT, Peak, anonymous_bytes, train_three_steps
+from benchmarks.memory import Peak, anonymous_bytes, on_layout, train_three_steps
 
 KINDS = {
     "full": {},
@@ -79,26 +77,9 @@ def smollm2(folder: Path) -> str:
 
 def measure(settings: dict, arguments: argparse.Namespace) -> dict[str, float]:
     """The largest figures over all ranks."""
-    with tempfile.TemporaryDirectory() as results:
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
-        command += [f"accelerate_configs/{arguments.layout}.yaml", "--main_process_port", "0"]
-        command += ["--mixed_precision", arguments.mixed_precision, "-m", "benchmarks.adapter_memory"]
-        command += [
-            "--mixed_precision",
-            arguments.mixed_precision,
-            "--worker",
-            json.dumps(settings),
-            "--result",
-            results,
-        ]
-        # See benchmarks/memory.py.
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False
-        )
-        if done.returncode:
-            sys.exit(done.stderr)
-        found = [json.loads(file.read_text()) for file in Path(results).iterdir()]
+    precision = ["--mixed_precision", arguments.mixed_precision]
+    worker = ["-m", "benchmarks.adapter_memory", *precision, "--worker", json.dumps(settings)]
+    found = on_layout(arguments.layout, precision, worker)
     return {key: max(one[key] for one in found) for key in found[0]}
 
 

@@ -86,16 +86,26 @@ def make_model(folder: Path, millions: int) -> int:
 
 def measure(layout: str, ranks: int, flags: tuple[str, ...], model: Path, count: int) -> tuple[float, float]:
     """Largest growth over all ranks while loading and while training, in bytes per parameter."""
+    found = on_layout(
+        layout, ["--num_processes", str(ranks), *flags], [str(Path(__file__).resolve()), "--worker", str(model)]
+    )
+    assert len(found) == ranks
+    return max(f["loading"] for f in found) / count, max(f["training"] for f in found) / count
+
+
+def on_layout(layout: str, flags: list[str], worker: list[str]) -> list[dict[str, float]]:
+    """Launch a worker under a layout; what each of its processes wrote as JSON into the folder that it is given as --result."""
     with tempfile.TemporaryDirectory() as results:
-        command = [
-            sys.executable,
-            "-m",
-            "accelerate.commands.launch",
-            "--config_file",
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file"]
+        command += [
             f"accelerate_configs/{layout}.yaml",
+            "--main_process_port",
+            "0",
+            *flags,
+            *worker,
+            "--result",
+            results,
         ]
-        command += ["--num_processes", str(ranks), "--main_process_port", "0", *flags, str(Path(__file__).resolve())]
-        command += ["--worker", str(model), "--result", results]
         # glibc keeps what is freed in blocks below a threshold that grows with use; fixed, memory is what is in use.
         environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -103,9 +113,7 @@ def measure(layout: str, ranks: int, flags: tuple[str, ...], model: Path, count:
         )
         if done.returncode:
             sys.exit(done.stderr)
-        found = [json.loads(file.read_text()) for file in Path(results).iterdir()]
-    assert len(found) == ranks
-    return max(f["loading"] for f in found) / count, max(f["training"] for f in found) / count
+        return [json.loads(file.read_text()) for file in Path(results).iterdir()]
 
 
 class Peak(threading.Thread):

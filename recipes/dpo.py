@@ -41,6 +41,7 @@ def main() -> None:
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
     from toolkit.build import build_model
+    from toolkit.card.gather import gather
     from toolkit.card.write import write_card
     from toolkit.data.prepare import prepare
     from toolkit.data.shapes import PREFERENCES
@@ -75,7 +76,7 @@ def main() -> None:
     settings = LossSettings(wanted.beta, wanted.label_smoothing, wanted.gamma, wanted.nll_weight)
     evaluations = fine_tune(run, model, tokenizer, data, Preference(wanted.loss, settings))
     if run.layout.is_main:
-        write_card(run, model, tokenizer, data, evaluations, [], [])
+        write_card(run.folder, gather(run, model, tokenizer, data, evaluations, [], []))
         report(run.folder, evaluations, [], [])
     publish(run)
 

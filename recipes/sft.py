@@ -36,6 +36,7 @@ def main() -> None:
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
     from toolkit.build import build_model
+    from toolkit.card.gather import gather
     from toolkit.card.write import write_card
     from toolkit.data.prepare import prepare
     from toolkit.evaluation import answer
@@ -80,7 +81,7 @@ def main() -> None:
         finished, _ = load_finished(run.folder.model)
         after = answer(run.layout, finished, tokenizer, data.prompts, max_new_tokens=tokens, beat=run.beat)
     if run.layout.is_main:
-        write_card(run, model, tokenizer, data, evaluations, before, after)
+        write_card(run.folder, gather(run, model, tokenizer, data, evaluations, before, after))
         report(run.folder, evaluations, before, after)
     publish(run)
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import torch
+from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from toolkit.adapters.base import check_base
 from toolkit.attention import ISOLATED, choose_attention
-from toolkit.config import RunConfig
 from toolkit.data.prepared import PreparedData
 from toolkit.errors import UserError
-from toolkit.layout import Layout
 from toolkit.models import check_vocabulary, trained_dtypes
 from toolkit.probe import one_layer, probe_model, probe_parts
+from toolkit.start import Run
 from toolkit.verify import refuse_different_starts
 
 
 def check_before_training(
-    config: RunConfig, layout: Layout, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData
+    run: Run, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData
 ) -> None:
     """What can go wrong far from its cause, tried on the real model before the first step. Moves nothing to a device."""
+    config, layout = run.config, run.layout
+    if run.checkpoint is not None and isinstance(model, PeftModel):
+        check_base(model, run.checkpoint.path / "model")
     if len(set(layout.gather_objects([data.fingerprint]))) > 1:
         raise UserError("data: the processes read different rows; are the data files the same on every node?")
     if layout.mixed_precision == "bf16" and trained_dtypes(model) == {torch.bfloat16}:

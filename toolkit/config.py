@@ -45,12 +45,6 @@ class ModelConfig:
     new_special_tokens: list[str] = option(
         [], "tokens to add that steer, as turn markers of a chat template do: inside messages they are text"
     )
-
-    @property
-    def added_tokens(self) -> list[str]:
-        """All tokens to add."""
-        return list(dict.fromkeys([*self.new_tokens, *self.new_special_tokens]))
-
     attn_implementation: str | None = option(
         None, "attention backend; default: padding-free SDPA or flash attention", alters=False
     )
@@ -59,6 +53,11 @@ class ModelConfig:
     gradient_checkpointing: bool = option(
         False, "recompute activations in backward: less memory, more time", alters=False
     )
+
+    @property
+    def added_tokens(self) -> list[str]:
+        """All tokens to add."""
+        return list(dict.fromkeys([*self.new_tokens, *self.new_special_tokens]))
 
 
 @dataclass
@@ -88,7 +87,7 @@ class AdapterConfig:
     alpha: int = option(
         32, "updates are scaled by alpha / r (rslora: alpha / sqrt(r)); vera, oft, hra, miss: unused", minimum=1
     )
-    dropout: float = option(0.0, "dropout before the adapter's matrices", minimum=0.0)
+    dropout: float = option(0.0, "dropout before the adapter's matrices", minimum=0.0, below=1.0)
     target_modules: str | list[str] = option(
         "all-linear", "which modules get one: all-linear, all but the output head; names, or their ends; or one regex"
     )

@@ -69,6 +69,8 @@ class Witness(Protocol):
 EXIT_FOLDER = "TOOLKIT_EXIT_FOLDER"
 
 witness: Witness | None = None
+# Of a user's mistake that ends a process before it has done anything: takes back what was begun, such as an empty folder.
+undo: Callable[[], None] | None = None
 failing = False  # this process is on its way out, with a reason of its own
 
 
@@ -150,6 +152,9 @@ def exit_with_message(function: Callable[[], None]) -> None:
     try:
         function()
     except UserError as error:
+        if undo is not None:
+            with contextlib.suppress(OSError):
+                undo()
         fail(f"error: {error}", USER_ERROR_EXIT_CODE)
     except NumericalError as error:
         fail(f"stopped: {error}", NUMERICAL_ERROR_EXIT_CODE)

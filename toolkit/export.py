@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.tensor import DTensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from toolkit.adapters.base import write_marks
 from toolkit.adapters.folder import WEIGHTS, saved_config, write_adapter
 from toolkit.finished import load_checkpoint
 from toolkit.layout import Layout
@@ -58,6 +59,7 @@ def write_adapter_folder(
 ) -> None:
     """An adapter with all that a user of it needs besides its base. `trained`: its tensors by their names in `model`."""
     written = write_adapter(model, trained, folder)
+    write_marks(model.base_marks, folder)  # type: ignore[arg-type]
     check_written(folder / WEIGHTS, {name: tensor.shape for name, tensor in written.items()})
     if model.generation_config is not None:
         model.generation_config.save_pretrained(folder)
@@ -108,6 +110,7 @@ def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
     model.config.save_pretrained(folder)
     if isinstance(model, PeftModel):
         saved_config(model).save_pretrained(folder)
+        write_marks(model.base_marks, folder)  # type: ignore[arg-type]
     if model.generation_config is not None:
         model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

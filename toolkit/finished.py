@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from toolkit.adapters.base import check_base
 from toolkit.adapters.folder import CONFIG
 from toolkit.adapters.quiet import quiet
 from toolkit.build import build_model
@@ -107,12 +108,19 @@ def base_of(adapter: Path) -> ModelConfig:
     )
 
 
+def recorded_in(place: Place) -> RunConfig | None:
+    """The configuration of the run that left what is at `place`; None where none stands beside it."""
+    if place.kind == "checkpoint":
+        return config_of(named_checkpoint(place.path).record["config"])
+    return config_in(place.path.parent)
+
+
 def base_in(place: Place) -> ModelConfig | None:
     """The base of an adapter that is a folder or in a checkpoint; None for a whole model."""
     if place.kind == "adapter":
         return base_of(place.path)
-    config = config_of(named_checkpoint(place.path).record["config"]) if place.kind == "checkpoint" else RunConfig()
-    return config.model if config.adapter.wanted else None
+    recorded = recorded_in(place) if place.kind == "checkpoint" else None
+    return recorded.model if recorded is not None and recorded.adapter.wanted else None
 
 
 def with_adapter(
@@ -129,10 +137,12 @@ def with_adapter(
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     try:
         with quiet():
-            return cast(PreTrainedModel, PeftModel.from_pretrained(model, str(folder))), tokenizer
+            adapted = PeftModel.from_pretrained(model, str(folder))
     except (OSError, ValueError, RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"{folder}: the adapter does not go with {of.name_or_path}: {reason}") from None
+    check_base(adapted, folder)
+    return cast(PreTrainedModel, adapted), tokenizer
 
 
 def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -145,6 +155,7 @@ def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrained
         config.model.dtype = dtype or config.model.dtype
         precision = str(checkpoint.record["layout"]["mixed_precision"])
         model = build_model(config, tokenizer, mixed_precision=precision, say=lambda message: None)
+        check_base(cast(PeftModel, model), description)
         read_tensors(path, {PREFIX + name: p.data for name, p in model.named_parameters() if p.requires_grad})
         return model, tokenizer
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(description))

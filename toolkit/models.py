@@ -114,52 +114,21 @@ def load_model(
     """
     check_model_source(config, frozen=frozen)
     check_quantization(config, frozen=frozen)
-    dtype, name = resolve_dtype(config.dtype), str(config.name_or_path)
+    dtype = resolve_dtype(config.dtype)
     if config.random_init and config.gguf_file:
         raise UserError("model.random_init reads config.json and no weights; it cannot be set with model.gguf_file")
     transformers_logging.disable_progress_bar()
-    shared = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
     if config.random_init:
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(load_config(config), trust_remote_code=config.trust_remote_code)
         model = model.to(dtype or torch.float32)
-    elif config.quantization and not config.gguf_file:
-        model = _hub_call(
-            config,
-            lambda: AutoModelForCausalLM.from_pretrained(
-                name, dtype=dtype or "auto", use_safetensors=True, quantization_config=quantizer(config), **shared
-            ),
-        )
-    elif sharded is not None and not config.gguf_file:
-        model = _hub_call(
-            config,
-            lambda: AutoModelForCausalLM.from_pretrained(
-                name, dtype=dtype or "auto", use_safetensors=True, distributed_config=sharded, **shared
-            ),
-        )
     else:
-        # Weights in a pickle could run code, so they are not read.
-        source: dict[str, Any] = {"use_safetensors": True}
-        if config.gguf_file:
-            # Left packed they could not be trained, and the result would not be an ordinary model.
-            source = {"gguf_file": config.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
-        model = _hub_call(
-            config,
-            lambda: AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto", **shared, **source),
-        )
+        model = _read(config, dtype, sharded)
     if config.gguf_file and config.quantization:
-        model = type(model).from_pretrained(
-            None,
-            config=model.config,
-            state_dict=model.state_dict(),
-            dtype=model.dtype,
-            quantization_config=quantizer(config),
-        )
+        model = _again(model, quantization_config=quantizer(config))
     if sharded is not None and not model.is_distributed_loading_by_transformers:
         # Weights that were made here, or read from a file that has all or nothing: every process cuts out its own part.
-        model = type(model).from_pretrained(
-            None, config=model.config, state_dict=model.state_dict(), dtype=model.dtype, distributed_config=sharded
-        )
+        model = _again(model, distributed_config=sharded)
     if sharded is not None:
         del model.config.distributed_config  # this run's affair, not that of the model that is saved
     if config.quantization:
@@ -169,6 +138,28 @@ def load_model(
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.train()
+
+
+def _read(config: ModelConfig, dtype: torch.dtype | None, sharded: DistributedConfig | None) -> PreTrainedModel:
+    """The stored weights. Those in a pickle could run code, so they are not read."""
+    options: dict[str, Any] = {"use_safetensors": True}
+    if config.gguf_file:
+        # Left packed they could not be trained, and the result would not be an ordinary model.
+        options = {"gguf_file": config.gguf_file, "quantization_config": GgufConfig(dequantize=True)}
+    elif config.quantization:
+        options["quantization_config"] = quantizer(config)
+    elif sharded is not None:
+        options["distributed_config"] = sharded
+    options |= {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
+    name = str(config.name_or_path)
+    return _hub_call(config, lambda: AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto", **options))
+
+
+def _again(model: PreTrainedModel, **how: Any) -> PreTrainedModel:
+    """The weights of `model` loaded once more, quantized or cut into parts."""
+    return type(model).from_pretrained(
+        None, config=model.config, state_dict=model.state_dict(), dtype=model.dtype, **how
+    )
 
 
 def load_config(config: ModelConfig) -> PretrainedConfig:

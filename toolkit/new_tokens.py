@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import AddedToken, PreTrainedModel, PreTrainedTokenizerBase
@@ -47,13 +48,19 @@ def give_rows(
             f"{model.config.get_text_config().vocab_size}; such a model cannot be given more"
         )
     model.resize_token_embeddings(max(ids) + 1, mean_resizing=False)
-    filled = set()
-    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
-        for values in (getattr(module, "weight", None), getattr(module, "bias", None)):
-            if values is not None and values.data_ptr() not in filled:
-                values[before:] = values[:before].mean(dim=0, dtype=torch.float64).to(values.dtype)
-                filled.add(values.data_ptr())
+    fill_rows([model.get_input_embeddings(), model.get_output_embeddings()], before)
     say(
         f"model: {len(new)} new tokens ({', '.join(config.added_tokens)}): {before} -> {max(ids) + 1} embedding rows, the new "
         "ones begin as the mean of the others"
     )
+
+
+@torch.no_grad()
+def fill_rows(modules: list[Any], before: int) -> None:
+    """The mean of the first `before` rows in all that come after, in weight and bias of embeddings and head."""
+    filled = set()
+    for module in modules:
+        for values in (getattr(module, "weight", None), getattr(module, "bias", None)):
+            if values is not None and values.shape[0] > before and values.data_ptr() not in filled:
+                values[before:] = values[:before].mean(dim=0, dtype=torch.float64).to(values.dtype)
+                filled.add(values.data_ptr())

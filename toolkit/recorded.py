@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from toolkit.config import RunConfig
-from toolkit.errors import UserError
 from toolkit.parsing import parse
 
 
@@ -25,12 +24,13 @@ def config_of(recorded: Mapping[str, Any]) -> RunConfig:
 
 
 def config_in(folder: Path) -> RunConfig | None:
-    """The configuration that a run left in its folder; None where there is none."""
+    """The configuration that a run left in its folder; None where there is none, or one of somebody else's."""
     file = folder / "config.yaml"
     if not file.is_file():
         return None
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{file}: {' '.join(str(error).split())}") from None
-    return config_of(values) if isinstance(values, dict) else None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return None
+    ours = isinstance(values, dict) and isinstance(values.get("model"), dict) and "output_dir" in values
+    return config_of(values) if ours else None

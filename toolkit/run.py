@@ -30,7 +30,7 @@ from toolkit.monitor.banner import print_table
 from toolkit.monitor.decisions import decisions
 from toolkit.monitor.gradient_log import GradientLog, names_of
 from toolkit.monitor.progress import ProgressLog
-from toolkit.objectives import Objective
+from toolkit.objectives import Objective, ObjectiveModule
 from toolkit.optim import build_schedule
 from toolkit.parallel.spread import spread
 from toolkit.reference import with_reference
@@ -50,7 +50,7 @@ def fine_tune(
     """
     config, layout, say = run.config, run.layout, run.say
     run.beat("start")
-    check_before_training(config, layout, model, tokenizer, data)
+    check_before_training(run, model, tokenizer, data)
     for warning in layout.warnings():
         say(warning)
     new_ends = set_turn_end(model, list(dict.fromkeys([*data.turn_end, tokenizer.eos_token_id])))
@@ -100,14 +100,19 @@ def fine_tune(
     if data.stream is not None:
         data.stream.read_by_all.add(_read_by_all(layout, data.stream))
         say(f"train, as far as it was read: {data.stream.read_by_all}")
+    _leave_model(run, module, tokenizer, changes)
+    return evaluations
+
+
+def _leave_model(run: Run, module: ObjectiveModule, tokenizer: PreTrainedTokenizerBase, changes: Changes) -> None:
+    """The finished model in the run's folder, after a look at what training has changed."""
     run.stop.finishing()
     run.beat("export")
-    layout.shard_again(module)
-    changes.tell(layout, layout.accelerator.unwrap_model(module), say)
-    export_model(layout, module, tokenizer, run.folder.model)
-    if layout.is_main:
+    run.layout.shard_again(module)
+    changes.tell(run.layout, run.layout.accelerator.unwrap_model(module), run.say)
+    export_model(run.layout, module, tokenizer, run.folder.model)
+    if run.layout.is_main:
         run.folder.record_files()
-    return evaluations
 
 
 def _check_disk(run: Run, module: torch.nn.Module, optimizer: torch.optim.Optimizer, small_files: SmallFiles) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolkit import errors
 from toolkit.checkpoint.folder import MARKER, find_checkpoints
 from toolkit.checkpoint.retention import remove_leftovers
 from toolkit.config import RunConfig, SourceConfig
@@ -26,6 +27,7 @@ _ENTRIES = (
     "gradient_norms.jsonl",
     "predictions.jsonl",
     "model",
+    "merged",
 )
 _PARTIAL = "model.partial"  # the model while it is being written
 # A run that died had no time to note these; in a folder with our manifest they are ours by name.
@@ -85,6 +87,13 @@ class RunFolder:
         part.replace(self.path / _MANIFEST)
 
 
+def note_merged(run: Path) -> None:
+    """Note `merged` as the run's own, where `run` is a run's folder: with `overwrite` it goes with the model it was made of."""
+    folder = RunFolder(run.absolute())
+    if (folder.path / _MANIFEST).exists():
+        folder.record_files(finished=folder.finished)
+
+
 def holds_run(config: RunConfig) -> bool:
     """True when a run has claimed `output_dir` before."""
     return (Path(config.output_dir).absolute() / _MANIFEST).exists()
@@ -132,7 +141,19 @@ def claim(config: RunConfig, launch: Launch, *, replace: bool = False) -> RunFol
         raise UserError(f"output_dir: cannot write to {path}: {error.strerror}") from None
     folder = RunFolder.of(config)
     _write_configs(folder, config, launch)
+    errors.undo = lambda: _release(path)
     return folder
+
+
+def _release(path: Path) -> None:
+    """Give up a folder that was claimed in vain: a mistake was found before the run has done anything."""
+    done = [path / "metrics.jsonl", path / "model", *(checkpoint.path for checkpoint in find_checkpoints(path))]
+    if any(place.exists() for place in done):
+        return
+    _remove_run(path, _files_of_run(path))
+    (path / _MANIFEST).unlink(missing_ok=True)
+    if not any(path.iterdir()):
+        path.rmdir()
 
 
 def _write_configs(folder: RunFolder, config: RunConfig, launch: Launch) -> None:

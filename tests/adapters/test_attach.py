@@ -5,13 +5,18 @@ from __future__ import annotations
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from toolkit.adapters.methods import METHODS, method_of
+from toolkit.attention import ISOLATED
 from toolkit.config import AdapterConfig
+from toolkit.data.collate import collate
+from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
+from toolkit.objectives.causal_lm import CausalLanguageModeling
 
 HIDDEN, INNER, LAYERS, KV = 32, 96, 3, 16
 # in + out of each linear layer of a block: q, k, v, o, gate, up, down.
@@ -90,6 +95,15 @@ def test_the_base_is_held_in_what_the_layout_computes_in() -> None:
             ["head", "adds to its matrix", "modules_to_save"],
         ),
         ({"method": "ia3", "dropout": 0.1}, ["adapter.dropout", "ia3 has no dropout"]),
+        (
+            {"exclude_modules": ["q_proj", "v_proj"], "target_modules": ["q_proj"]},
+            ["adapter.exclude_modules", "leave no module"],
+        ),
+        (
+            {"exclude_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},
+            ["adapter.exclude_modules", "leave no module"],
+        ),
+        ({"modules_to_save": ["q_proj"], "target_modules": ["q_proj"]}, ["adapter.modules_to_save", "leave no module"]),
         ({"trainable_tokens": ["<none>"]}, ["'<none>'", "model.new_tokens"]),
         ({"method": "none", "r": 4}, ["adapter.method is none"]),
     ],
@@ -135,8 +149,10 @@ def test_going_on_from_an_adapter(build, tmp_path: Path) -> None:
         assert dict(further.named_parameters())[name].requires_grad
     with pytest.raises(UserError, match=r"brings its own.*remove adapter\.r"):
         build(name_or_path=str(tmp_path / "adapter"), method="none", r=8)
-    with pytest.raises(UserError, match="cannot load"):
+    with pytest.raises(UserError, match="none does not exist"):
         build(name_or_path=str(tmp_path / "none"), method="none")
+    with pytest.raises(UserError, match=r"holds no adapter.*toolkit export"):
+        build(name_or_path=str(tmp_path), method="none")
 
 
 def test_recomputed_activations_give_the_same_gradients_to_every_matrix(build) -> None:
@@ -148,9 +164,51 @@ def test_recomputed_activations_give_the_same_gradients_to_every_matrix(build) -
             for name, parameter in trained(model).items():
                 if ".lora_B." in name:  # zero at the start, which would leave lora_A without a gradient
                     parameter.normal_(std=0.02, generator=torch.Generator().manual_seed(len(name)))
-        ids = torch.tensor([tokenizer("the question of the user is in the answer").input_ids])
+        ids, computed = torch.tensor([tokenizer("the question of the user is in the answer").input_ids]), []
+        first = model.get_submodule("base_model.model.model.layers.0.self_attn.q_proj")
+        first.register_forward_hook(lambda *_, computed=computed: computed.append(1))
         model.train()(ids, labels=ids).loss.backward()
+        assert len(computed) == 1 + recompute
         gradients.append({name: p.grad for name, p in trained(model).items()})
     for name, gradient in gradients[0].items():
         assert gradient.abs().max() > 0, name
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-9)
+
+
+HEADS = {
+    "lora on the head": {"target_modules": ["q_proj", "lm_head"], "tied_embeddings": "untie"},
+    "head trained whole": {"modules_to_save": ["embed_tokens", "lm_head"], "tied_embeddings": "untie"},
+    "one matrix trained whole": {"modules_to_save": ["embed_tokens"], "tied_embeddings": "keep"},
+    "rows of tokens": {"trainable_tokens": ["t"]},
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_chunked_loss_sees_what_an_adapter_does_to_the_head(build, head: str) -> None:
+    """It takes the head's matrix, not its forward: loss and gradients are those of the model's own logits."""
+    model, tokenizer, _ = build(r=4, **HEADS[head])
+    with torch.no_grad():
+        for parameter in trained(model).values():
+            parameter.add_(
+                0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+            )
+    ids = tokenizer("the question of the user is in the answer").input_ids
+    own = model(torch.tensor([ids]), labels=torch.tensor([ids])).loss * (len(ids) - 1)
+    own.backward()
+    wanted = {name: p.grad.clone() for name, p in trained(model).items()}
+    model.zero_grad()
+    model.set_attn_implementation(ISOLATED)
+    batch = collate(TokenRows.build([(ids, ids)]), np.arange(1), padding_free=True, pad_token_id=0)
+    output = CausalLanguageModeling()(model, batch)
+    output.loss_sum.backward()
+    assert output.loss_sum.item() == pytest.approx(own.item(), rel=1e-5)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(trained(model)[name].grad, gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_whole_modules_of_a_16_bit_base_are_trained_in_fp32(build) -> None:
+    model, _, _ = build(
+        model={"dtype": "bfloat16"}, modules_to_save=["embed_tokens"], tied_embeddings="keep", trainable_tokens=[]
+    )
+    assert {p.dtype for p in trained(model).values()} == {torch.float32}
+    assert {p.dtype for p in model.parameters() if not p.requires_grad} == {torch.bfloat16}

@@ -91,3 +91,8 @@ def test_an_adapter_with_new_tokens_needs_a_whole_model_to_load() -> None:
 
     with pytest.raises(UserError, match=r"model\.new_tokens cannot go with.*fsdp2\.yaml"):
         check_recipe(RunConfig(model=ModelConfig(new_tokens=["<a>"])), sharded=True)
+
+
+def test_rows_of_a_tied_matrix_may_be_said_to_be_kept(build) -> None:
+    plain, kept = (build(model=TOKENS, **keys)[2][-1] for keys in ({}, {"tied_embeddings": "keep"}))
+    assert plain == kept

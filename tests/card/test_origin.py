@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from toolkit.card.command import command_of, file_of
-from toolkit.card.origin import base_facts, is_hub_id, license_of, without_home
+from toolkit.card.origin import base_facts, license_of, without_home
 from toolkit.config import ModelConfig, RunConfig
+from toolkit.data.sources.locate import is_hub_id
 from toolkit.launcher import Launch
 from toolkit.parsing import parse, to_yaml
 

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from toolkit.chat.asking import Asking, asking_of
 from toolkit.chat.questions import Question, read_questions
+from toolkit.config import DataConfig
 from toolkit.data.template import CHATML
 from toolkit.errors import UserError
 
@@ -125,7 +126,7 @@ def test_what_cannot_be_asked_is_named(tmp_path: Path, asking: Asking, row: dict
 
 def test_a_system_text_goes_before_each_conversation(tmp_path: Path, asking: Asking) -> None:
     told: list[str] = []
-    spoken = asking_of(asking.tokenizer, {}, "in", told.append)
+    spoken = asking_of(asking.tokenizer, DataConfig(), "in", told.append)
     [question] = read(tmp_path, spoken, {"messages": [USER]})
     assert asking.tokenizer.decode(question.ids) == "<|im_start|>system\nin<|im_end|>\n" + PREFIX
     assert not told
@@ -138,11 +139,11 @@ def test_a_system_text_is_folded_where_the_template_refuses_it(asking: Asking) -
     refuses = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     asking.tokenizer.chat_template = refuses + CHATML
     told: list[str] = []
-    spoken = asking_of(asking.tokenizer, {}, "in", told.append)
+    spoken = asking_of(asking.tokenizer, DataConfig(), "in", told.append)
     assert "user\nin\n\nto<|im_end|>" in asking.tokenizer.decode(spoken.chat([USER]))
     assert len(told) == 1
-    run = asking_of(asking.tokenizer, {"data": {"system_policy": "fold", "control_tokens": "token"}}, None, told.append)
+    run = asking_of(asking.tokenizer, DataConfig(system_policy="fold", control_tokens="token"), None, told.append)
     assert (run.system_policy, run.control_tokens) == ("fold", "token")
     asking.tokenizer.chat_template = None
     with pytest.raises(UserError, match="--system"):
-        asking_of(asking.tokenizer, {}, "in", told.append)
+        asking_of(asking.tokenizer, DataConfig(), "in", told.append)

@@ -116,6 +116,7 @@ def test_a_4_bit_base_follows_one_curve_and_its_gradients_survive_an_evaluation(
         run = sft(layout, layout, *arguments)
         assert_same_curve(run, wanted)
         assert "verified: all 28 trained tensors changed, all 20 others did not" in run.output
+        assert "Excluding from FSDP2 sharding" not in run.output, "4-bit weights are sharded too"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")

@@ -33,7 +33,7 @@ def run(build, tiny_model: Path, tmp_path: Path):
         write_adapter_folder(model, trained, tokenizer, tmp_path / "run" / "model")
         (tmp_path / "run" / "config.yaml").write_text(
             f"model: {{name_or_path: {tiny_model}}}\nadapter: {{method: lora, r: 4}}\ndata: {{train: {tmp_path}/rows.jsonl}}\n"
-            "a_key_of_another_recipe: 3\n"
+            "output_dir: run\na_key_of_another_recipe: 3\n"
         )
         return tmp_path / "run"
 
@@ -47,7 +47,7 @@ def test_it_compares_on_the_runs_rows_and_writes_beside_them(run, capsys: pytest
     assert "logits on 8 rows" in printed
     assert "no training rows" not in printed
     AutoModelForCausalLM.from_pretrained(folder / "merged")
-    with pytest.raises(UserError, match=r"merged exists already.*--output"):
+    with pytest.raises(UserError, match=r"--output.*merged exists already"):
         command.run(arguments(folder))
     with pytest.raises(UserError, match="whole model already"):
         command.run(arguments(folder / "merged"))
@@ -75,3 +75,16 @@ def test_a_merge_that_changes_nothing_ends_with_exit_code_1(run, tmp_path: Path)
 def test_dtypes_that_cannot_be(run, dtype: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         command.run(arguments(run(), dtype=dtype))
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_read(run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        command.run(arguments(run(), output=tmp_path / "nowhere" / "merged"))
+
+
+def test_a_disk_without_room_is_said_before_anything_is_written(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: argparse.Namespace(free=1000))
+    with pytest.raises(UserError, match=r"needs 0\.0 GB, and 0\.0 GB are free"):
+        command.run(arguments(folder))
+    assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "model"]

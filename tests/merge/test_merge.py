@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from toolkit.adapters.folder import CONFIG, WEIGHTS
 from toolkit.errors import UserError
 from toolkit.export import write_adapter_folder
+from toolkit.merge.fold import fold
 from toolkit.merge.merge import merge
-from toolkit.merge.proof import Proof, prove
+from toolkit.merge.proof import Proof, logits, prove
 
 ROWS = [[5, 9, 60, 33, 200, 7, 12, 14, 90], [44, 45, 46, 47, 48]]
 TOKENS = {"new_special_tokens": ["<a>", "<b>"]}
@@ -108,6 +109,20 @@ def test_bf16_is_rounded_once(adapter, tiny_model: Path, tmp_path: Path) -> None
         assert torch.equal(stored[f"{name}.weight"], expected)
         untouched = f"model.layers.{layer}.self_attn.v_proj.weight"
         assert torch.equal(stored[untouched], base[untouched])
+
+
+def test_a_whole_module_trained_in_fp32_becomes_what_the_base_has_there(build) -> None:
+    keys = {"modules_to_save": ["embed_tokens"], "tied_embeddings": "keep"}
+    model, _, _ = build(model={"dtype": "bfloat16"}, **keys)
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
+    assert {parameter.dtype for parameter in fold(model).parameters()} == {torch.bfloat16}
+
+
+def test_logits_of_narrow_weights_are_those_of_the_same_weights_widened(tiny_model: Path) -> None:
+    narrow = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16)
+    found = logits(narrow, ROWS)
+    assert {parameter.dtype for parameter in narrow.parameters()} == {torch.bfloat16}
+    torch.testing.assert_close(found, logits(narrow.float(), ROWS), rtol=0, atol=1e-5)
 
 
 def test_an_adapter_that_changes_nothing_leaves_no_folder(adapter, tiny_model: Path, tmp_path: Path) -> None:

@@ -35,6 +35,12 @@ def _lycoris(config: AdapterConfig) -> dict[str, Any]:
     return {"r": config.r, "alpha": config.alpha, "rank_dropout": config.dropout}
 
 
+def _beginning_as(start: str) -> Method:
+    """LoRA whose matrices begin as a part of the base's."""
+    sizes = lambda c: _lora(c) | {"init_lora_weights": start}  # noqa: E731
+    return Method(peft.LoraConfig, sizes, additive=True, tokens=True, moves_base=True)
+
+
 METHODS: dict[str, Method] = {
     "lora": Method(peft.LoraConfig, _lora, additive=True, tokens=True),  # https://arxiv.org/abs/2106.09685
     "rslora": Method(  # https://arxiv.org/abs/2312.03732
@@ -43,20 +49,8 @@ METHODS: dict[str, Method] = {
     "dora": Method(  # https://arxiv.org/abs/2402.09353
         peft.LoraConfig, lambda c: _lora(c) | {"use_dora": True}, tokens=True
     ),
-    "pissa": Method(  # https://arxiv.org/abs/2404.02948
-        peft.LoraConfig,
-        lambda c: _lora(c) | {"init_lora_weights": "pissa"},
-        additive=True,
-        tokens=True,
-        moves_base=True,
-    ),
-    "olora": Method(  # https://arxiv.org/abs/2406.01775
-        peft.LoraConfig,
-        lambda c: _lora(c) | {"init_lora_weights": "olora"},
-        additive=True,
-        tokens=True,
-        moves_base=True,
-    ),
+    "pissa": _beginning_as("pissa"),  # https://arxiv.org/abs/2404.02948
+    "olora": _beginning_as("olora"),  # https://arxiv.org/abs/2406.01775
     "loha": Method(peft.LoHaConfig, _lycoris, additive=True),  # https://arxiv.org/abs/2108.06098
     "lokr": Method(peft.LoKrConfig, _lycoris, additive=True),  # https://arxiv.org/abs/2212.10650
     "ia3": Method(peft.IA3Config, lambda c: {}),  # https://arxiv.org/abs/2205.05638

@@ -40,6 +40,17 @@ def check_targets(model: PreTrainedModel, config: AdapterConfig) -> None:
             )
     _refuse_missing("adapter.exclude_modules", config.exclude_modules, adaptable)
     _refuse_missing("adapter.modules_to_save", config.modules_to_save, list(modules))
+    head = model.get_output_embeddings()
+    linear = [n for n in adaptable if not isinstance(modules[n], torch.nn.Embedding) and modules[n] is not head]
+    chosen = [
+        name
+        for name in (linear if wanted == ALL_LINEAR else adaptable)
+        if wanted == ALL_LINEAR or (_named(name, wanted) if isinstance(wanted, list) else re.fullmatch(wanted, name))
+    ]
+    for key, names in (("exclude_modules", config.exclude_modules), ("modules_to_save", config.modules_to_save)):
+        chosen = [name for name in chosen if not _named(name, names)]
+        if not chosen:
+            raise UserError(f"adapter.{key}: {', '.join(names)} leave no module of adapter.target_modules; name fewer")
 
 
 def targets(model: PreTrainedModel, config: AdapterConfig, module: torch.nn.Module | None) -> bool:

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.adapters.folder import ADAPTER
-from toolkit.adapters.methods import METHODS, method_of
+from toolkit.adapters.methods import METHODS
+from toolkit.adapters.parts import numbers, parts_of
 from toolkit.card.command import command_of
 from toolkit.card.facts import AdapterFacts, CardFacts, Metric
 from toolkit.card.origin import base_facts, without_home
@@ -48,7 +48,7 @@ def gather(
 ) -> CardFacts:
     """The facts of a run whose model has been written (main process only)."""
     config, written, layout = run.config, run.config.as_written, run.layout
-    sizes = [(_numbers(p), p.requires_grad) for p in model.parameters()]
+    sizes = [(numbers(p), p.requires_grad) for p in model.parameters()]
     adapter = adapter_facts(model, config) if isinstance(model, PeftModel) else None
     # The default of ending is the tokenizer's; what the folder says is what a user gets.
     ends = GenerationConfig.from_pretrained(run.folder.model).eos_token_id
@@ -85,22 +85,19 @@ def gather(
 def adapter_facts(model: PeftModel, config: RunConfig) -> AdapterFacts:
     """The adapter on `model`, by what peft made of it."""
     made: Any = model.peft_config[ADAPTER]
-    method = str(method_of(made))
+    parts = parts_of(model)
+    method = parts.method
     sizes = {name: getattr(made, name, None) for name in METHODS[method].sizes(config.adapter)}
-    names = [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
-    ends = dict.fromkeys(name.rsplit(".", 1)[-1] for name in names if not name.endswith("token_adapter"))
-    beside = [f"`{name}`, trained whole" for name in sorted(made.modules_to_save or [])]
-    rows = getattr(made, "trainable_token_indices", None)
-    if rows:
-        tokens = {index for part in (rows.values() if isinstance(rows, dict) else [rows]) for index in part}
-        beside.append(f"the embeddings of {len(tokens)} tokens")
+    beside = [f"`{name}`, trained whole" for name in parts.whole]
+    if parts.tokens:
+        beside.append(f"the embeddings of {parts.tokens} tokens")
     kept = {
         name: value for name, value in sizes.items() if value and isinstance(value, (int, float)) and value is not True
     }
     went_on = config.as_written.adapter.name_or_path
     continued = None if went_on is None else without_home(went_on)
     converted = METHODS[method].moves_base and continued is None
-    return AdapterFacts(method, kept, tuple(ends), tuple(beside), continued, converted)
+    return AdapterFacts(method, kept, parts.ends, tuple(beside), continued, converted)
 
 
 def training_facts(
@@ -184,9 +181,3 @@ def _last_step(run: Run) -> int:
 def _quantization(config: RunConfig) -> str | None:
     kind = config.model.quantization
     return f"{kind}, scales quantized too" if kind and config.model.double_quantization else kind
-
-
-def _numbers(parameter: torch.nn.Parameter) -> int:
-    """Numbers that a parameter stands for: two 4-bit ones share a byte."""
-    state = getattr(parameter, "quant_state", None)
-    return parameter.numel() if state is None else int(torch.Size(state.shape).numel())

@@ -9,11 +9,10 @@ from typing import Any
 
 import yaml
 from huggingface_hub import ModelCard, try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
 
 from toolkit.card.facts import BaseFacts
 from toolkit.config import ModelConfig
+from toolkit.data.sources.locate import is_hub_id
 
 _LICENSE_ID = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _LICENSE_KEYS = ("license", "license_name", "license_link")
@@ -28,17 +27,6 @@ def base_facts(model: ModelConfig, written: ModelConfig) -> BaseFacts:
     return BaseFacts(
         without_home(str(written.name_or_path)), hub_id, model.revision, model.gguf_file, model.random_init, license
     )
-
-
-def is_hub_id(name: str) -> bool:
-    """True if `name` could be a repository of the hub, and nothing local is called so."""
-    if Path(name).expanduser().exists():
-        return False
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return True
 
 
 def license_of(name: str, hub_id: str | None, revision: str | None, gguf_file: str | None) -> dict[str, str]:

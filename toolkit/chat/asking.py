@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from toolkit.config import DataConfig
 from toolkit.data.chat import ControlTokens, SystemPolicy, prompt_ids
 from toolkit.data.examples import Chat, Completion, Message
 from toolkit.data.rows import RowError
@@ -50,14 +51,13 @@ class Asking:
 
 
 def asking_of(
-    tokenizer: PreTrainedTokenizerBase, run: dict[str, Any], system: str | None, say: Callable[[str], None]
+    tokenizer: PreTrainedTokenizerBase, data: DataConfig, system: str | None, say: Callable[[str], None]
 ) -> Asking:
-    """As the run's config (empty where there is none) says; a system text goes where the template lets it.
+    """As the data section of the run's config says; a system text goes where the template lets it.
 
     Raises UserError for a system text that has no place: no template, or one that refuses it in every form.
     """
-    data = run.get("data") or {}
-    asking = Asking(tokenizer, data.get("control_tokens") or "text", data.get("system_policy") or "keep", system=system)
+    asking = Asking(tokenizer, data.control_tokens, data.system_policy, system=system)
     if system is None:
         return asking
     if not asking.has_template:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-import torch
-import yaml
 from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
@@ -14,43 +12,27 @@ from transformers import PreTrainedModel
 
 from toolkit.adapters.folder import ADAPTER
 from toolkit.chat.speaker import Speaker, speaker_of
-from toolkit.checkpoint.resume import named_checkpoint
 from toolkit.config import ModelConfig
 from toolkit.errors import UserError
-from toolkit.finished import Place, base_of
+from toolkit.finished import Place, base_of, recorded_in
 from toolkit.models import check_model_source, embedding_rows, load_config, load_model, load_tokenizer
-from toolkit.recorded import config_of
+from toolkit.new_tokens import fill_rows
 
 # Ways to begin a LoRA that take its part out of the base's weights, which are then no longer the base's.
 _MOVES_BASE = ("pissa", "olora", "corda")
-
-
-def run_config(place: Place) -> dict[str, Any]:
-    """The configuration of the run that left what is at `place`; empty where none stands beside it."""
-    if place.kind == "checkpoint":
-        return dict(named_checkpoint(place.path).record["config"])
-    recorded = place.path.parent / "config.yaml"
-    if not recorded.is_file():
-        return {}
-    try:
-        found = yaml.safe_load(recorded.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        return {}
-    ours = isinstance(found, dict) and isinstance(found.get("model"), dict) and "output_dir" in found
-    return found if ours else {}
 
 
 def base_config(place: Place) -> ModelConfig:
     """Which model was trained. Raises UserError where that is not known, or was none: random weights."""
     if place.kind == "adapter":
         return base_of(place.path)
-    recorded = run_config(place).get("model") or {}
-    if not recorded.get("name_or_path"):
+    recorded = recorded_in(place)
+    if recorded is None or not recorded.model.name_or_path:
         raise UserError(
             f"--compare: {place.path} has no config.yaml of a run beside it, so what it was made of is not known; "
             "give the run's folder"
         )
-    of = config_of({"model": recorded}).model
+    of = recorded.model
     if of.random_init:
         raise UserError("--compare: that run began with random weights (model.random_init); there is no base")
     return of
@@ -72,7 +54,7 @@ def base_speaker(place: Place, tuned: Speaker, *, dtype: str | None) -> Speaker:
         wanted = embedding_rows(tuned.model)
         if wanted > rows:
             model.resize_token_embeddings(wanted, mean_resizing=False)
-    _fill_rows(model, rows)
+    fill_rows([_plain(model.get_input_embeddings()), _plain(model.get_output_embeddings())], rows)
     own = load_tokenizer(replace(of, new_tokens=[], new_special_tokens=[])).get_vocab().values()
     # Of a padded vocabulary, new tokens have rows that the base has too, without a token.
     added = set(tuned.tokenizer.get_vocab().values()) - set(own)
@@ -93,17 +75,6 @@ def _same_base(model: PeftModel, rows: int) -> bool:
     return embedding_rows(cast(PreTrainedModel, model)) <= rows or bool(
         getattr(config, "trainable_token_indices", None) or getattr(config, "modules_to_save", None)
     )
-
-
-@torch.no_grad()
-def _fill_rows(model: PreTrainedModel, rows: int) -> None:
-    """The mean of the first `rows` embeddings in all that come after."""
-    filled = set()
-    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
-        for values in (getattr(_plain(module), "weight", None), getattr(_plain(module), "bias", None)):
-            if values is not None and values.data_ptr() not in filled and values.shape[0] > rows:
-                values[rows:] = values[:rows].mean(dim=0, dtype=torch.float64).to(values.dtype)
-                filled.add(values.data_ptr())
 
 
 def _plain(module: Any) -> Any:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from rich.progress import MofNCompleteColumn
 
-from toolkit.chat.output import check_output, write_lines
+from toolkit.chat.output import write_lines
 from toolkit.chat.questions import Question
 from toolkit.chat.speaker import Choice, Speaker, answers
 from toolkit.errors import UserError
 from toolkit.monitor.banner import bar
+from toolkit.new_output import check_new
 
 
 def answer_file(
@@ -29,7 +30,7 @@ def answer_file(
 
     The file appears when it is complete. Raises UserError for a prompt that leaves no room for an answer.
     """
-    check_output(output)
+    check_new(output, "--output")
     for question in questions:
         if any(speaker.room(len(question.ids), choice) < 1 for speaker in speakers):
             raise UserError(

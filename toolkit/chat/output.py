@@ -6,15 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import UserError
-
-
-def check_output(file: Path) -> None:
-    """Raise UserError for a file that exists, or a folder that does not."""
-    if file.exists():
-        raise UserError(f"--output: {file.absolute()} exists already; give another name, or remove it")
-    if not file.absolute().parent.is_dir():
-        raise UserError(f"--output: the folder {file.absolute().parent} does not exist; make it first")
+from toolkit.new_output import check_new
 
 
 def write_lines(output: Path, lines: list[dict[str, Any]]) -> None:
@@ -24,7 +16,7 @@ def write_lines(output: Path, lines: list[dict[str, Any]]) -> None:
         with partial.open("w", encoding="utf-8") as file:
             for line in lines:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        check_output(output)  # generating may take hours
+        check_new(output, "--output")  # generating may take hours
         partial.rename(output)
     finally:
         partial.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.errors import UserError
+from toolkit.new_output import check_new
 
 if TYPE_CHECKING:
     from toolkit.chat.speaker import Choice, Speaker
@@ -61,23 +62,23 @@ def _answer(arguments: argparse.Namespace) -> None:
     from transformers.utils.logging import set_verbosity_error
 
     from toolkit.chat.asking import asking_of
-    from toolkit.chat.base import run_config
     from toolkit.chat.batch import answer_file
     from toolkit.chat.display import Screen
     from toolkit.chat.questions import read_questions
     from toolkit.chat.terminal import converse
-    from toolkit.finished import find, load_finished_tokenizer
+    from toolkit.config import DataConfig
+    from toolkit.finished import find, load_finished_tokenizer, recorded_in
 
     set_verbosity_error()
     place, screen, choice = find(arguments.folder), Screen(several=arguments.compare), _choice(arguments)
-    recorded = run_config(place)
+    recorded = recorded_in(place)
+    data = DataConfig() if recorded is None else recorded.data
     # What can be wrong with rows and options shows before any weight is loaded.
-    asking = asking_of(load_finished_tokenizer(place), recorded, arguments.system, screen.say)
+    asking = asking_of(load_finished_tokenizer(place), data, arguments.system, screen.say)
     if not asking.has_template:
         screen.say("no chat template: text is continued as it is, and nothing is kept from line to line")
     if arguments.prompts is not None:
-        columns = (recorded.get("data") or {}).get("columns")
-        questions = read_questions(arguments.prompts, asking, columns, screen.say)
+        questions = read_questions(arguments.prompts, asking, data.columns, screen.say)
     speakers = _speakers(arguments)
     screen.say(_introduction(speakers[-1], choice))
     if arguments.prompts is None:
@@ -102,9 +103,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.seed is not None and arguments.seed < 0:
         raise UserError("--seed must be at least 0")
     if arguments.output is not None:
-        from toolkit.chat.output import check_output
-
-        check_output(arguments.output)
+        check_new(arguments.output, "--output")
         if not arguments.prompts.exists():
             raise UserError(f"--prompts: {arguments.prompts.absolute()} does not exist")
 

@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from toolkit.errors import UserError
+from toolkit.new_output import check_new
 
 HELP = "make a Hugging Face folder of a checkpoint"
 
@@ -28,8 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     from toolkit.export import export_checkpoint
     from toolkit.monitor.banner import note
 
-    if arguments.folder.exists():
-        raise UserError(f"{arguments.folder.absolute()} exists already; give another folder")
+    check_new(arguments.folder, "FOLDER")
     checkpoint = named_checkpoint(arguments.checkpoint)
     wrong = wrong_files(checkpoint, checkpoint.files)
     if wrong:

@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 from toolkit.errors import UserError
+from toolkit.new_output import check_new
 
 HELP = "merge an adapter into its base, with a proof"
 
@@ -32,11 +33,11 @@ def run(arguments: argparse.Namespace) -> None:
     from toolkit.merge.rows import rows_to_compare
     from toolkit.monitor.banner import bar, note, print_table
     from toolkit.recorded import config_in
+    from toolkit.run_folder import note_merged
 
     place = find(arguments.run)
     output = arguments.output or _default_output(arguments.run, place.path)
-    if output.exists():
-        raise UserError(f"{output.absolute()} exists already; give another folder with --output")
+    check_new(output, "--output")
     if base_in(place) is None:
         raise UserError(f"{place.path} is a whole model already; there is nothing to merge")
     tokenizer = AutoTokenizer.from_pretrained(place.description)
@@ -58,6 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
     )
     if proof.fault is not None:
         raise SystemExit(f"error: {proof.fault}; {output} was not made")  # with exit code 1
+    if arguments.output is None:
+        note_merged(output.parent)
     note(merged.describe())
     note(f"merged model: {output}")
 

@@ -19,7 +19,7 @@ from toolkit.export import export_checkpoint
 from toolkit.finished import base_in, find, load_finished, with_adapter
 from toolkit.merge.fold import fold
 from toolkit.merge.proof import INT8_TOLERANCE, TOLERANCE, Proof, logits, prove
-from toolkit.models import load_config, resolve_dtype
+from toolkit.models import check_model_source, load_config, resolve_dtype
 
 _SHARD = "5GB"
 
@@ -58,11 +58,13 @@ def merge(
     of = base_in(place)
     if of is None:
         raise UserError(f"{name} is a whole model already; there is nothing to merge")
+    check_model_source(of, frozen=True)
     target = resolve_dtype(dtype) if dtype else _stored_dtype(of)
     if target not in TOLERANCE:
         raise UserError(f"--dtype {dtype}: give float32, bfloat16 or float16")
     word = str(target).removeprefix("torch.")
     model, tokenizer = load_finished(name, dtype=word)
+    _check_room(output, model.num_parameters() * target.itemsize)
     generation = model.generation_config
     trained = logits(model, rows)
     with cast(PeftModel, model).disable_adapter():
@@ -97,6 +99,12 @@ def merge(
     else:
         shutil.rmtree(partial)
     return Merged(proof, target, parameters, tied)
+
+
+def _check_room(output: Path, size: int) -> None:
+    free = shutil.disk_usage(output.absolute().parent).free
+    if free < size:
+        raise UserError(f"{output}: the merged model needs {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free there")
 
 
 def _stored_dtype(of: Any) -> torch.dtype:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,26 +75,31 @@ def _in_fp32(model: torch.nn.Module) -> Iterator[None]:
         if not wide or module in inside:
             continue
         inside |= set(module.modules())  # an adapter's layer also reads the weights of the layer in it
-        narrow: dict[torch.nn.Parameter, torch.Tensor] = {}
-
-        def widen(module: torch.nn.Module, args: Any, kwargs: Any, narrow: Any = narrow) -> Any:
-            for parameter in module.parameters():
-                # Of a class of its own it is quantized: its numbers are storage.
-                if type(parameter) is torch.nn.Parameter and parameter.dtype in (torch.bfloat16, torch.float16):
-                    narrow[parameter] = parameter.data
-                    parameter.data = parameter.data.float()
-            return tree_map(_widened, args), tree_map(_widened, kwargs)
-
-        def restore(module: torch.nn.Module, args: Any, output: Any, narrow: Any = narrow) -> None:
-            for parameter in list(narrow):
-                parameter.data = narrow.pop(parameter)
-
-        hooks += [module.register_forward_pre_hook(widen, with_kwargs=True), module.register_forward_hook(restore)]
+        narrow: _Narrow = {}
+        hooks.append(module.register_forward_pre_hook(partial(_widen, narrow), with_kwargs=True))
+        hooks.append(module.register_forward_hook(partial(_restore, narrow)))
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+_Narrow = dict[torch.nn.Parameter, torch.Tensor]  # weights as they were, while wide ones stand in for them
+
+
+def _widen(narrow: _Narrow, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    for parameter in module.parameters():
+        # Of a class of its own it is quantized: its numbers are storage.
+        if type(parameter) is torch.nn.Parameter and parameter.dtype in (torch.bfloat16, torch.float16):
+            narrow[parameter] = parameter.data
+            parameter.data = parameter.data.float()
+    return tree_map(_widened, args), tree_map(_widened, kwargs)
+
+
+def _restore(narrow: _Narrow, module: torch.nn.Module, args: Any, output: Any) -> None:
+    for parameter in list(narrow):
+        parameter.data = narrow.pop(parameter)
 
 
 def _widened(value: Any) -> Any:

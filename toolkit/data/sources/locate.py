@@ -17,10 +17,17 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def is_hub_id(source: str) -> bool:
-    """True if `source` names a hub dataset: shaped like an id, no data suffix, nothing local of that name."""
-    if kind(Path(source)) in SUFFIXES or not _HUB_ID.fullmatch(source):
+    """True if `source` can name a repository of the hub: shaped like an id, no data suffix, nothing local of that name."""
+    if kind(Path(source)) in SUFFIXES or not _HUB_ID.fullmatch(source) or Path(source).exists():
         return False
-    return not Path(source).exists()
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(source)
+    except HFValidationError:
+        return False
+    return True
 
 
 def is_dataset(source: str) -> bool:
