@@ -1,22 +1,33 @@
 """What the reference model thinks of the answers of pairs: computed once, before the first step, by the model as it starts.
 
 That is the frozen start model of a whole fine-tuning, the base below a new adapter, and the policy that a continued adapter
-was, without a second model in memory. A resumed run computes it again before it reads its checkpoint.
+was, without a second model in memory. The figures are kept under a name made of all that they depend on: a resumed run, or
+another with the same model and data, takes them from there, and after any change they are computed again.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
+import xxhash
 from transformers import PreTrainedModel
+from transformers import __version__ as transformers_version
 
+from toolkit.checksum import checksum
+from toolkit.config import RunConfig
+from toolkit.data.cache import cache_folder
 from toolkit.data.collate import MicroBatch
+from toolkit.data.tokens import TokenRows
 from toolkit.layout import Layout
 from toolkit.monitor.heartbeat import Beat
 from toolkit.objectives import ObjectiveModule, ObjectiveOutput
 from toolkit.objectives.preference import answer_log_probs
+from toolkit.start import Run
 from toolkit.steps import Feed
 
 _ROWS_AT_ONCE = 4096
@@ -36,10 +47,37 @@ class _AnswerLogProbs:
         return ObjectiveOutput(found.sum(), found.new_zeros(()), {"log_probs": found})
 
 
-def with_reference(layout: Layout, module: torch.nn.Module, feed: Feed, beat: Beat) -> Feed:
-    """`feed` with what the model, as it is now, thinks of its answers."""
-    known = reference_log_probs(layout, module, feed, beat)
-    return replace(feed, rows=replace(feed.rows, reference=known))
+def with_reference(run: Run, module: torch.nn.Module, feeds: dict[str, Feed], data: str) -> dict[str, Feed]:
+    """`feeds`, by name, with what the model, as it is now, thinks of their answers. `data` names the content of all sources.
+
+    All ranks call it, before the first step and before a checkpoint is read.
+    """
+    layout, config = run.layout, run.config
+    model: PreTrainedModel = layout.accelerator.unwrap_model(module).model
+    folder = layout.on_main(lambda: cache_folder(config.data.cache_dir, "reference"))
+    weights, found = checksum(layout, model), {}
+    for name, feed in feeds.items():
+        file = folder / f"{_key(layout, model, weights, feed.rows, f'{name}: {data}')}.npy"
+        known, said = _obtain(run, module, feed, file)
+        run.say(f"reference: {_what(config)}; log-probabilities of {len(feed.rows):,} {name} pairs: {said}")
+        found[name] = replace(feed, rows=replace(feed.rows, reference=known))
+    return found
+
+
+def _obtain(run: Run, module: torch.nn.Module, feed: Feed, file: Path) -> tuple[np.ndarray, str]:
+    """What `file` holds or is to hold, and whether it did."""
+    known = run.layout.on_main(lambda: _stored(file, len(feed.rows)))
+    if known is not None:
+        return known, "computed before, taken from the cache"
+    computed = reference_log_probs(run.layout, module, feed, run.beat)
+    fault = run.layout.on_main(lambda: _store(file, computed))
+    return computed, "computed" if fault is None else f"computed; not kept: {fault}"
+
+
+def _what(config: RunConfig) -> str:
+    if config.adapter.name_or_path is not None:
+        return "the start adapter"
+    return "the base below the new adapter" if config.adapter.wanted else "the model as it starts"
 
 
 @torch.no_grad()
@@ -60,3 +98,43 @@ def reference_log_probs(layout: Layout, module: torch.nn.Module, feed: Feed, bea
     module.train(was_training)
     layout.shard_again(module)
     return layout.total(found).cpu().numpy()
+
+
+def _key(layout: Layout, model: PreTrainedModel, weights: str, rows: TokenRows, data: str) -> str:
+    """Names everything that log-probabilities depend on but for the order of sums."""
+    adapters = {name: str(config) for name, config in sorted(getattr(model, "peft_config", {}).items())}
+    described = model.config.to_dict() | {"_name_or_path": None}
+    chosen = [None if part is None else xxhash.xxh3_128_hexdigest(part.tobytes()) for _, part in rows.parts]
+    facts = [
+        weights,
+        described,
+        adapters,
+        transformers_version,
+        torch.__version__,
+        layout.mixed_precision,
+        data,
+        chosen,
+    ]
+    return xxhash.xxh3_128_hexdigest(json.dumps([*facts, len(rows)], sort_keys=True, default=str).encode())
+
+
+def _stored(file: Path, rows: int) -> np.ndarray | None:
+    """On the main process."""
+    try:
+        found = np.load(file, allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    return found if found.shape == (rows, 2) and found.dtype == np.float32 else None
+
+
+def _store(file: Path, values: np.ndarray) -> str | None:
+    """On the main process. Whole or not at all; returns why not."""
+    partial = file.with_name(f"{file.stem}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as opened:
+            np.save(opened, values)
+        partial.replace(file)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        return f"{file.parent}: {error.strerror}"
+    return None

@@ -84,9 +84,9 @@ def fine_tune(
             raise UserError(
                 "data.streaming: the reference model looks at all pairs before the first step; set it to false"
             )
-        say(f"reference: the model as it starts, on {len(feed.rows):,} pairs")
-        feed = with_reference(layout, module, feed, run.beat)
-        eval_feed = None if eval_feed is None else with_reference(layout, module, eval_feed, run.beat)
+        feeds = {"training": feed} if eval_feed is None else {"training": feed, "evaluation": eval_feed}
+        known = with_reference(run, module, feeds, data.fingerprint)
+        feed, eval_feed = known["training"], known.get("evaluation")
 
     start = 0 if run.checkpoint is None else run.checkpoint.step
     gradient_log = None

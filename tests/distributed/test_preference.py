@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -56,14 +58,24 @@ def assert_same(mine: Finished, wanted: Finished) -> None:
         assert one["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-5)
 
 
-def test_dpo_follows_one_curve_on_every_layout_and_resumes(dpo) -> None:
-    wanted = dpo("single", "single")
+def test_dpo_follows_one_curve_on_every_layout_and_resumes(dpo, tmp_path: Path) -> None:
+    here, there, apart = (("--data.cache_dir", str(tmp_path / name)) for name in ("here", "there", "apart"))
+    wanted = dpo("single", "single", *here)
+    assert wanted.output.count("pairs: computed\n") == 2
     assert wanted.evaluations()[0]["eval_loss"] == pytest.approx(math.log(2), abs=1e-6), "E10: nothing is learnt yet"
     assert wanted.evaluations()[0]["eval_rewards/margins"] == pytest.approx(0.0, abs=1e-6)
     assert wanted.evaluations()[-1]["eval_loss"] < 0.68
-    for layout, flags in (("ddp", ()), ("fsdp2", ()), ("fsdp2_tp", ())):
-        assert_same(dpo(layout, layout, flags=flags), wanted)
-    resumed = dpo("resumed", "ddp", "--resume", str(wanted.folder / "checkpoint-3"))
+    for layout, cache, how in (("fsdp2", there, "\n"), ("ddp", here, " before"), ("fsdp2_tp", apart, "\n")):
+        run = dpo(layout, layout, *cache)
+        assert_same(run, wanted)
+        assert len(re.findall(f"pairs: computed{how}", run.output)) == 2, run.output
+    mine, others = (
+        {f.name: np.load(f) for f in (tmp_path / name / "reference").iterdir()} for name in ("here", "there")
+    )
+    assert mine.keys() == others.keys()
+    for name, values in mine.items():
+        np.testing.assert_allclose(values, others[name], atol=1e-4, err_msg="E11: stored and computed again")
+    resumed = dpo("resumed", "ddp", "--resume", str(wanted.folder / "checkpoint-3"), *here)
     for mine, step in zip(resumed.steps(), wanted.steps()[3:], strict=True):
         assert mine["loss"] == pytest.approx(step["loss"], rel=1e-5), (
             "the reference is that of the start, not of step 3"

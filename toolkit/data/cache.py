@@ -42,10 +42,11 @@ class ProgressNote:
             self.file.write_text(json.dumps([what, done, total]), encoding="utf-8")
 
 
-def cache_folder(cache_dir: str | None) -> Path:
-    """Where tokenized data is kept: the option, $TOOLKIT_CACHE, or ~/.cache/toolkit. Raises `UserError` if not writable."""
+def cache_folder(cache_dir: str | None, kind: str = "tokens") -> Path:
+    """Where what is computed from data is kept, in a folder for each kind: below the option, $TOOLKIT_CACHE, or
+    ~/.cache/toolkit. Raises `UserError` if not writable."""
     chosen = cache_dir or os.environ.get("TOOLKIT_CACHE") or "~/.cache/toolkit"
-    folder = Path(chosen).expanduser().absolute() / "tokens"
+    folder = Path(chosen).expanduser().absolute() / kind
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"
