@@ -61,6 +61,23 @@ class ModelConfig:
 
 
 @dataclass
+class PretrainConfig:
+    """How documents are laid into rows, and lengths of training counted in tokens. docs/pretraining.md."""
+
+    packing: Literal["across", "whole"] = option(
+        "across",
+        "across: documents end to end, cut every data.max_length tokens; whole: a block holds whole documents, only longer "
+        "ones are cut",
+    )
+    document_mask: bool = option(True, "documents in one block do not see each other")
+    global_batch_tokens: int | None = option(
+        None, "tokens of one optimizer step, in place of train.global_batch_size", minimum=1
+    )
+    max_tokens: int | None = option(None, "tokens to train on, in place of train.epochs and train.max_steps", minimum=1)
+    warmup_tokens: int | None = option(None, "tokens of warm-up, in place of train.warmup_steps", minimum=0)
+
+
+@dataclass
 class PreferenceConfig:
     """What is learned from pairs of answers. docs/preference.md has the formulas."""
 
@@ -317,3 +334,5 @@ class RunConfig:
         # What others may read shows paths as they were written, not where they lie here: `parse` sets it. Not a field,
         # since it is no setting.
         self.as_written: RunConfig = self
+        # Keys that the user gave, with where; what is not in it is a default. `parse` sets it too.
+        self.given: dict[str, str] = {}

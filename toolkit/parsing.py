@@ -79,7 +79,7 @@ def parse(config_class: type[ConfigT], argv: list[str] | None = None, *, demo: P
     written = copy.deepcopy(config)
     _expand_paths(config, where, [value for name, value in _options(argv) if name == "config"])
     if isinstance(config, RunConfig) and isinstance(written, RunConfig):
-        config.as_written = written
+        config.as_written, config.given = written, where
     return config
 
 

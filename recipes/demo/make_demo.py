@@ -1,4 +1,4 @@
-"""Writes the demos that `accelerate launch recipes/sft.py` and `recipes/dpo.py` train when they are given nothing.
+"""Writes the demos that the recipes train when they are given nothing.
 
     python recipes/demo/make_demo.py            # write data, tokenizer and model config next to this script
     python recipes/demo/make_demo.py --check    # exit 1 if a file differs from what would be written
@@ -8,6 +8,7 @@ The task is to turn dates, clock times and amounts of money into plain figures: 
 learnt by heart: no date, time or amount of eval.jsonl occurs in any row of train.jsonl, in whatever phrasing.
 
 The pairs of answers for recipes/dpo.py are the same answers, and the same figures in another form, which is to be unlearnt.
+The documents for recipes/pretrain.py are the same questions and answers as plain text.
 
 There are no weights here. Whoever trains the demo makes them from model/config.json with a seed.
 
@@ -276,6 +277,8 @@ def write_demo(folder: Path) -> None:
     write_rows(folder / "eval.jsonl", evaluation)
     write_pairs(folder / "pairs.jsonl", training[:PAIRS])
     write_pairs(folder / "pairs_eval.jsonl", evaluation)
+    write_documents(folder / "documents.jsonl", training, random.Random(SEED + 1))
+    write_documents(folder / "documents_eval.jsonl", evaluation, random.Random(SEED + 2))
     # All hundred pairs of digits become tokens, also those that are rare in the rows.
     texts = [f"{number:02d}" for number in range(100)] * 100
     texts += [f"{message['role']}\n{message['content']}" for messages in training for message in messages]
@@ -296,6 +299,18 @@ def write_pairs(path: Path, conversations: list[list[Message]]) -> None:
         chosen = messages[-1]
         rejected = {**chosen, "content": otherwise(chosen["content"])}
         lines.append(json.dumps({"prompt": messages[:-1], "chosen": [chosen], "rejected": [rejected]}))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+
+def write_documents(path: Path, conversations: list[list[Message]], rng: random.Random) -> None:
+    """Some conversations at a time as one plain text, a question and its answer on each line."""
+    lines, left = [], list(conversations)
+    while left:
+        count = rng.choice([1, 2, 4, 8, 16])
+        said = [message["content"] for messages in left[:count] for message in messages if message["role"] != "system"]
+        text = "\n".join(f"{question} {answer}" for question, answer in zip(said[::2], said[1::2], strict=True))
+        lines.append(json.dumps({"text": text}))
+        left = left[count:]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
 
 

@@ -1,8 +1,10 @@
-"""The losses with a reference against TRL's trainer, on the tokens and the mask that it makes of the same pairs."""
+"""The losses with a reference against TRL's trainer, on the tokens and the mask that it makes of the same pairs; those without
+one against the functions of its trainers, on the same log-probabilities."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from toolkit.data.fit import Piece
 from toolkit.data.pairs import join
 from toolkit.data.tokens import TokenRows
 from toolkit.objectives.preference import Preference, answer_log_probs
-from toolkit.objectives.preference_losses import LossSettings
+from toolkit.objectives.preference_losses import LOSSES, Answers, LossSettings
 
 trl = pytest.importorskip("trl", reason="compares with TRL's losses")
 
@@ -78,3 +80,31 @@ def test_the_same_loss_on_the_same_batch(tiny_model: Path, tmp_path: Path, loss:
         output = Preference(loss, LossSettings(beta=0.3, label_smoothing=smoothing))(models[1], together)
     assert wanted != pytest.approx(0.6931, abs=1e-3)
     assert (output.loss_sum / output.weight).item() == pytest.approx(wanted, rel=1e-4)
+
+
+SUMS = torch.tensor([[-9.0, -14.5], [-30.25, -2.0], [-4.0, -4.5]])
+TOKENS = torch.tensor([[6.0, 9.0], [11.0, 3.0], [2.0, 5.0]])
+
+
+def ours(loss: str, settings: LossSettings) -> torch.Tensor:
+    return LOSSES[loss].function(*(Answers(SUMS[:, side], TOKENS[:, side]) for side in (0, 1)), settings)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_orpo_simpo_and_cpo() -> None:
+    from trl.experimental.cpo.cpo_trainer import CPOTrainer
+    from trl.experimental.orpo.orpo_trainer import ORPOTrainer
+
+    own = SimpleNamespace(
+        beta=0.3, simpo_gamma=0.7, alpha=0.0, label_smoothing=0.0, accelerator=SimpleNamespace(device="cpu")
+    )
+    means = SUMS / TOKENS
+    odds, *_ = ORPOTrainer.odds_ratio_loss(own, means[:, 0], means[:, 1])
+    # Their trainer subtracts this from the cross-entropy of the better answer, which it takes per token of the batch.
+    torch.testing.assert_close(ours("orpo", LossSettings(beta=0.3, nll_weight=0.0)), -odds)
+    own.loss_type = "simpo"
+    simpo, *_ = CPOTrainer.cpo_loss(own, means[:, 0], means[:, 1])
+    torch.testing.assert_close(ours("simpo", LossSettings(beta=0.3, gamma=0.7)), simpo)
+    own.loss_type = "sigmoid"
+    cpo, *_ = CPOTrainer.cpo_loss(own, SUMS[:, 0], SUMS[:, 1])
+    torch.testing.assert_close(ours("cpo", LossSettings(beta=0.3, nll_weight=0.0)), cpo)

@@ -91,7 +91,8 @@ def collate(rows: TokenRows, row_ids: np.ndarray, *, padding_free: bool, pad_tok
         # Two tokens, the least that exercises every part of the model, so that every collective is met.
         filler = _Rows([np.full(2, pad_token_id, dtype=np.int64)], [np.full(2, IGNORE, dtype=np.int64)])
         return replace(_lay_out(filler, padding_free, pad_token_id), tokens=0)
-    chosen = _Rows([rows.ids(i).astype(np.int64) for i in row_ids], [_targets(rows.labels(i)) for i in row_ids])
+    pieces = [piece for i in row_ids for piece in rows.pieces(i)]
+    chosen = _Rows([ids.astype(np.int64) for ids, _ in pieces], [_targets(labels) for _, labels in pieces])
     branches = [found for i in row_ids if (found := rows.branches(i)) is not None]
     if branches:
         batch = _pairs(chosen, branches, padding_free, pad_token_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -43,15 +43,15 @@ def prepare(
     note: Note,
     progress: Progress = quiet,
     accepted: Collection[str] = SUPERVISED,
+    pack: Callable[[TokenRows], TokenRows] | None = None,
     max_steps: int | None = None,
 ) -> PreparedData:
     """Read, check, tokenize and mask the training and evaluation rows, or take them from the cache.
 
     prompts: how many evaluation rows are also kept as prompts for generation. `note` gets every line that the user
     should read: shapes detected, columns ignored, rows truncated and dropped, proportions of a mixture. `accepted`:
-    names of the shapes that the recipe learns from. `max_steps`: train.max_steps, needed for
-    streaming. Raises UserError for a bad row, a missing file, a missing chat
-    template, or when nothing is left to learn from.
+    names of the shapes that the recipe learns from. `pack`: makes blocks of documents. `max_steps`: train.max_steps, needed for
+    streaming. Raises UserError for a bad row, a missing file, a missing chat template, or when nothing is left to learn from.
     """
     check_options(config, max_steps)
     if config.chat_template is not None:
@@ -78,6 +78,8 @@ def prepare(
     elif config.eval_fraction > 0:
         rows, held_out = _hold_out(rows, sources, config.eval_fraction, seed, note)
         eval_sources = sources
+    if pack is not None:
+        rows, held_out = pack(rows), None if held_out is None else pack(held_out)
     mixture = None if stream is not None else _mixture(rows, sources, seed, note)
     turn_end = turn_end_ids(tokenizer) if tokenizer.chat_template else []
     asked = [] if held_out is None else prompts_of(held_out, eval_sources, tokenizer, prompts)

@@ -10,6 +10,9 @@ import numpy as np
 
 from toolkit.data.store import TokenStore
 
+# (token ids, labels) of what attention sees as one text.
+Piece = tuple[np.ndarray, np.ndarray]
+
 
 @dataclass(frozen=True)
 class TokenRows:
@@ -100,6 +103,10 @@ class TokenRows:
         store, place = self._find(row)
         part = slice(store.offsets[place], store.offsets[place + 1])
         return np.where(store.supervised[part], store.ids[part], -100)
+
+    def pieces(self, row: int) -> list[Piece]:
+        """The row as (token ids, labels), in pieces that do not see each other; one, unless rows are packed."""
+        return [(self.ids(row), self.labels(row))]
 
     def branches(self, row: int) -> tuple[int, int] | None:
         """Where the two answers of a pair begin in the row; None for a row that is no pair."""

@@ -23,6 +23,7 @@ SHAPES = {
 }
 SUPERVISED = tuple(name for name in SHAPES if name != PREFERENCE.name)
 PREFERENCES = (PREFERENCE.name,)
+TEXTS = (TEXT.name,)
 
 
 def detect_shape(
