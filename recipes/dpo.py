@@ -52,6 +52,7 @@ def main() -> None:
     from toolkit.objectives.preference_losses import LossSettings
     from toolkit.parallel.loading import distributed_config
     from toolkit.publish import publish
+    from toolkit.reference import with_reference
     from toolkit.run import fine_tune
     from toolkit.start import start
 
@@ -74,7 +75,9 @@ def main() -> None:
     build = partial(build_model, config, tokenizer, mixed_precision=run.layout.mixed_precision, say=run.say)
     model = build(sharded=distributed_config(run.layout.choices))
     settings = LossSettings(wanted.beta, wanted.label_smoothing, wanted.gamma, wanted.nll_weight)
-    evaluations = fine_tune(run, model, tokenizer, data, Preference(wanted.loss, settings))
+    objective = Preference(wanted.loss, settings)
+    annotate = partial(with_reference, run, data=data.fingerprint) if objective.reference else None
+    evaluations = fine_tune(run, model, tokenizer, data, objective, annotate)
     if run.layout.is_main:
         write_card(run.folder, gather(run, model, tokenizer, data, evaluations, [], []))
         report(run.folder, evaluations, [], [])

@@ -94,6 +94,26 @@ class PreferenceConfig:
 
 
 @dataclass
+class DistillationConfig:
+    """What a student learns from its teacher. docs/distillation.md has the formulas."""
+
+    divergence: Literal["forward_kl", "reverse_kl", "jsd"] = option(
+        "forward_kl", "between the teacher's distribution of a token and the student's"
+    )
+    temperature: float = option(1.0, "both distributions are softmax(logits / temperature)", above=0)
+    weight: float = option(
+        0.5, "share of the divergence in the loss; the rest is the cross-entropy of the labels", minimum=0.0
+    )
+    beta: float = option(0.5, "jsd: the teacher's share in the mean of both", above=0, below=1.0)
+    top_k: int | None = option(
+        None,
+        "ask the teacher once, before the first step, for this many likeliest tokens of each label, and keep them; default: "
+        "the teacher works beside the student in every step",
+        minimum=1,
+    )
+
+
+@dataclass
 class AdapterConfig:
     """Train an adapter by peft and leave the model's own weights as they are. docs/adapters.md says which when."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,7 +40,6 @@ class _AnswerLogProbs:
 
     unit = "pairs"
     perplexity = False
-    reference = False
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> ObjectiveOutput:
         """They come as a metric, since those leave the wrapped module as they are."""
@@ -47,7 +47,7 @@ class _AnswerLogProbs:
         return ObjectiveOutput(found.sum(), found.new_zeros(()), {"log_probs": found})
 
 
-def with_reference(run: Run, module: torch.nn.Module, feeds: dict[str, Feed], data: str) -> dict[str, Feed]:
+def with_reference(run: Run, module: torch.nn.Module, feeds: Mapping[str, Feed], *, data: str) -> dict[str, Feed]:
     """`feeds`, by name, with what the model, as it is now, thinks of their answers. `data` names the content of all sources.
 
     All ranks call it, before the first step and before a checkpoint is read.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,17 +34,25 @@ from toolkit.monitor.progress import ProgressLog
 from toolkit.objectives import Objective, ObjectiveModule
 from toolkit.optim import build_schedule
 from toolkit.parallel.spread import spread
-from toolkit.reference import with_reference
 from toolkit.start import Run
 from toolkit.steps import Feed, StreamFeed, chosen_capacity, device_capacity
 from toolkit.verify import Changes
 
+# Puts to the rows of each feed, by its name, what can be known before the first step: of the model as it starts, of a teacher.
+Annotate = Callable[[torch.nn.Module, Mapping[str, Feed]], dict[str, Feed]]
+
 
 def fine_tune(
-    run: Run, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData, objective: Objective
+    run: Run,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    data: PreparedData,
+    objective: Objective,
+    annotate: Annotate | None = None,
 ) -> dict[str, dict[str, float]]:
     """Train `model` on `data`, or go on where `run.checkpoint` is, log to the run's folder, leave the finished model there.
 
+    annotate: called before the first step and before a checkpoint is read, with the module and what it is fed.
     Returns the evaluation before the first step and after the last, as {"before": ..., "after": ...}; empty without
     evaluation rows. Raises UserError for what the layout or the model cannot do, NumericalError for a step that must not
     be taken, Stopped when the process was asked to end and has saved.
@@ -79,14 +88,13 @@ def fine_tune(
     padding_free, pad = config.train.padding_free, tokenizer.pad_token_id
     rehearse(layout, module, optimizer, data.train, padding_free=padding_free, pad_token_id=pad)
 
-    if objective.reference:
+    if annotate is not None:
         if isinstance(feed, StreamFeed):
-            raise UserError(
-                "data.streaming: the reference model looks at all pairs before the first step; set it to false"
-            )
-        feeds = {"training": feed} if eval_feed is None else {"training": feed, "evaluation": eval_feed}
-        known = with_reference(run, module, feeds, data.fingerprint)
-        feed, eval_feed = known["training"], known.get("evaluation")
+            raise UserError("data.streaming: this recipe looks at all rows before the first step; set it to false")
+        feeds = annotate(
+            module, {"training": feed} if eval_feed is None else {"training": feed, "evaluation": eval_feed}
+        )
+        feed, eval_feed = feeds["training"], feeds.get("evaluation")
 
     start = 0 if run.checkpoint is None else run.checkpoint.step
     gradient_log = None

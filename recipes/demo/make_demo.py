@@ -10,7 +10,8 @@ learnt by heart: no date, time or amount of eval.jsonl occurs in any row of trai
 The pairs of answers for recipes/dpo.py are the same answers, and the same figures in another form, which is to be unlearnt.
 The documents for recipes/pretrain.py are the same questions and answers as plain text.
 
-There are no weights here. Whoever trains the demo makes them from model/config.json with a seed.
+There are no weights here. Whoever trains the demo makes them from model/config.json with a seed. Only recipes/distill.py needs
+weights, of a teacher: make_teacher.py trains them, and student/ is a smaller model with the same tokenizer.
 
 The rows depend on nothing but this file. The bytes of the tokenizer files also depend on the versions of `tokenizers`
 and `transformers`, so --check is meant for the versions of constraints.txt.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -251,6 +253,13 @@ MODEL_CONFIG = {
     "eos_token_id": 2,
     "dtype": "float32",
 }
+STUDENT_SIZES = {
+    "hidden_size": 96,
+    "intermediate_size": 256,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "head_dim": 16,
+}
 GENERATION_CONFIG = {"do_sample": False, "eos_token_id": 2, "pad_token_id": 0, "max_new_tokens": 32}
 
 
@@ -285,6 +294,9 @@ def write_demo(folder: Path) -> None:
     write_tokenizer(model, texts)
     write_json(model / "config.json", MODEL_CONFIG)
     write_json(model / "generation_config.json", GENERATION_CONFIG)
+    student = folder / "student"
+    shutil.copytree(model, student, dirs_exist_ok=True)
+    write_json(student / "config.json", MODEL_CONFIG | STUDENT_SIZES)
 
 
 def write_rows(path: Path, conversations: list[list[Message]]) -> None:

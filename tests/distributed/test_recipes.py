@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +44,30 @@ RECIPES = {
         (),
         ("eval_loss", 1.6),
     ),
+    "distill": Recipe(
+        (
+            "--data.train", str(DEMO / "train.jsonl"), "--data.eval", str(DEMO / "eval.jsonl"), "--data.max_rows", "60",
+            "--teacher.name_or_path", str(DEMO / "teacher"), "--train.global_batch_size", "10",
+            "--train.max_tokens_per_micro_batch", "200", "--train.learning_rate", "1e-3",
+        ),
+        ("divergence", "cross_entropy"),
+        ("eval_divergence", 0.3),
+    ),
 }  # fmt: skip
+# The same recipe in another way, without a demo.
+ALSO = {
+    "distill top_k": replace(RECIPES["distill"], arguments=(*RECIPES["distill"].arguments, "--objective.top_k", "5")),
+}
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [*RECIPES, *ALSO])
 def test_one_curve_on_every_layout_and_after_a_resume(tmp_path: Path, name: str) -> None:
-    recipe = RECIPES[name]
+    recipe, file = (RECIPES | ALSO)[name], name.split()[0]
 
     def run(layout: str, *more: str) -> Finished:
         folder = tmp_path / (layout + "_resumed" * bool(more))
         arguments = [*STEPS, *recipe.arguments, *more, "--output_dir", str(folder)]
-        code, output = launch(ROOT / "recipes" / f"{name}.py", arguments, layout=layout)
+        code, output = launch(ROOT / "recipes" / f"{file}.py", arguments, layout=layout)
         assert code == 0, output
         return Finished(code, output, folder)
 

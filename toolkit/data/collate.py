@@ -42,6 +42,7 @@ class MicroBatch:
         pair is two rows. answers: [label_tokens] of pairs, which answer each target belongs to, in the order of
         `targets[labelled]`: 2 i for the better one of pair i, 2 i + 1 for the other. pairs: how many there are.
     reference: [pairs, 2] log-probabilities of the answers under the reference model, where it is known.
+    teacher: ([label_tokens, k] token ids, their log-probabilities), a teacher's likeliest, where they are known.
     """
 
     input_ids: torch.Tensor
@@ -56,6 +57,7 @@ class MicroBatch:
     answers: torch.Tensor | None = None
     pairs: int = 0
     reference: torch.Tensor | None = None
+    teacher: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @property
     def labelled(self) -> torch.Tensor:
@@ -98,7 +100,11 @@ def collate(rows: TokenRows, row_ids: np.ndarray, *, padding_free: bool, pad_tok
         batch = _pairs(chosen, branches, padding_free, pad_token_id)
         known = rows.reference
         return batch if known is None else replace(batch, reference=torch.from_numpy(known[row_ids]))
-    return _lay_out(chosen, padding_free, pad_token_id)
+    plain = _lay_out(chosen, padding_free, pad_token_id)
+    if rows.teaching is None:
+        return plain
+    ids, log_probs = rows.teaching.of(row_ids)
+    return replace(plain, teacher=(torch.from_numpy(ids), torch.from_numpy(log_probs)))
 
 
 class _Rows(NamedTuple):

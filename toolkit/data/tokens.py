@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from toolkit.data.store import TokenStore
+from toolkit.data.teaching import Teaching
 
 # (token ids, labels) of what attention sees as one text.
 Piece = tuple[np.ndarray, np.ndarray]
@@ -19,10 +20,12 @@ class TokenRows:
     """Tokenized rows 0..len-1, the parts one after the other. A part is a store with the rows chosen of it (None: all).
 
     reference: [rows, 2] log-probabilities of both answers of each pair under the reference model, once they are known.
+    teaching: a teacher's likeliest tokens, once they are known.
     """
 
     parts: tuple[tuple[TokenStore, np.ndarray | None], ...]
     reference: np.ndarray | None = None
+    teaching: Teaching | None = None
 
     @staticmethod
     def of(*stores: TokenStore) -> TokenRows:

@@ -32,14 +32,10 @@ class Objective(Protocol):
     """A loss family.
 
     unit: what its weight counts, in the plural ("tokens", "pairs"). perplexity: whether the exponential of its loss is one.
-    reference: whether it compares answers with a frozen copy of the model as it was (`toolkit.reference`).
     """
 
     unit: str
     perplexity: bool
-
-    @property
-    def reference(self) -> bool: ...
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> ObjectiveOutput:
         """Compute the loss sum of one micro-batch inside the wrapped module's forward."""

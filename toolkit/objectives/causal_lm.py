@@ -30,7 +30,6 @@ class CausalLanguageModeling:
     label_smoothing: float = 0.0
     unit = "tokens"
     perplexity = True
-    reference = False
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> ObjectiveOutput:
         """Loss sum over the labelled positions of `batch`, as `[]` fp32."""
