@@ -50,11 +50,11 @@ def test_other_data_another_precision_and_another_adapter_give_another_name(mode
 def test_what_is_stored_is_read_and_nothing_else(tmp_path: Path) -> None:
     values = np.array([[-1.5, -2.25], [0.0, -3.0], [-4.0, -5.0]], dtype=np.float32)
     file = tmp_path / "a.npy"
-    assert _stored(file, 3) is None
+    assert _stored(file, (3, 2)) is None
     assert _store(file, values) is None
     assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
-    np.testing.assert_array_equal(_stored(file, 3), values)
-    assert _stored(file, 4) is None, "of other rows"
+    np.testing.assert_array_equal(_stored(file, (3, 2)), values)
+    assert _stored(file, (4, 2)) is None, "of other rows"
     file.write_bytes(file.read_bytes()[:-5])
-    assert _stored(file, 3) is None, "damaged"
+    assert _stored(file, (3, 2)) is None, "damaged"
     assert "No such file" in str(_store(tmp_path / "gone" / "a.npy", values)), "a cache that fails ends no run"

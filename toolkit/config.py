@@ -94,6 +94,15 @@ class PreferenceConfig:
 
 
 @dataclass
+class KTOConfig:
+    """What is learned from answers that are judged one by one. docs/kto.md has the formula."""
+
+    beta: float = option(0.1, "how strongly an answer's reward counts", above=0)
+    desirable_weight: float = option(1.0, "weight of desirable answers", minimum=0.0)
+    undesirable_weight: float = option(1.0, "weight of the others", minimum=0.0)
+
+
+@dataclass
 class DistillationConfig:
     """What a student learns from its teacher. docs/distillation.md has the formulas."""
 

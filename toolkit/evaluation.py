@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,11 +13,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.data.prepared import Prompt
 from toolkit.layout import Layout
+from toolkit.look import look, with_seen
 from toolkit.monitor.heartbeat import Beat
+from toolkit.objectives import mean
 from toolkit.steps import Feed
 
 # How much was evaluated, not how well.
-COUNTS = ("eval_tokens", "eval_pairs")
+COUNTS = ("eval_tokens", "eval_pairs", "eval_answers")
 # Rows that are cut into micro-batches at once: all of a large evaluation set would be laid out in memory otherwise.
 _ROWS_AT_ONCE = 4096
 
@@ -30,6 +33,7 @@ def evaluate_loss(
     *,
     unit: str = "tokens",
     perplexity: bool = True,
+    together: int = _ROWS_AT_ONCE,
     beat: Beat | None = None,
 ) -> dict[str, float]:
     """Mean loss over all labelled tokens of all rows, in eval mode.
@@ -37,36 +41,47 @@ def evaluate_loss(
     The rows are cut like global batches: every rank runs the same number of micro-batches, so collectives inside the
     forward cannot wait for ever, and fillers weigh nothing, so no row counts twice. Returns `eval_loss`, `eval_UNIT` (how many
     labelled tokens, pairs, ...), `eval_perplexity` (its exponential) where that means something, and the objective's own
-    metrics as `eval_NAME`. `ranges`: the rows of each source, by name; with more than one, `eval_loss/SOURCE` is each one's
-    own loss.
+    metrics as `eval_NAME`. `together`: rows that an objective which looks at others compares with each other. `ranges`: the
+    rows of each source, by name; with more than one, `eval_loss/SOURCE` is each one's own loss.
     """
     was_training = module.training
     module.eval()
+    moved = partial(beat, "evaluate") if beat is not None else _still
     totals: dict[tuple[str, str], torch.Tensor] = {}
     for source, (first, stop) in (ranges or {"": (0, len(feed.rows))}).items():
-        for start in range(first, stop, _ROWS_AT_ONCE):
-            for batch in feed.micro_batches(np.arange(start, min(start + _ROWS_AT_ONCE, stop))):
-                if beat is not None:
-                    beat("evaluate")
-                output = module(batch.to(layout.device))
+        for start in range(first, stop, together):
+            row_ids, seen = np.arange(start, min(start + together, stop)), None
+            if (looked_at := feed.first_look(row_ids)) is not None:
+                seen = look(layout, module, looked_at, len(row_ids), moved)
+            for batch in feed.micro_batches(row_ids):
+                moved()
+                output = module(with_seen(batch, seen).to(layout.device))
                 for name, value in {"loss": output.loss_sum, "weight": output.weight, **output.metrics}.items():
-                    totals[name, source] = totals.get((name, source), 0) + value.double()
+                    found = torch.atleast_1d(value).double()
+                    totals[name, source] = totals[name, source] + found if (name, source) in totals else found
     module.train(was_training)
     layout.shard_again(module)
-    keys = sorted(totals)
-    parts = dict(zip(keys, (v.item() for v in layout.sum(*(totals[key] for key in keys))), strict=True))
-    sums: dict[str, float] = {}
-    for (name, _), value in parts.items():
-        sums[name] = sums.get(name, 0.0) + value
-    weight = sums.pop("weight")
-    loss = sums.pop("loss") / weight
+    keys = [(*key, part) for key in sorted(totals) for part in range(len(totals[key]))]
+    values = [value.item() for value in layout.sum(*(totals[name, source][part] for name, source, part in keys))]
+    parts: dict[tuple[str, str], list[float]] = {key: [] for key in totals}
+    for (name, source, _), value in zip(keys, values, strict=True):
+        parts[name, source].append(value)
+    sums: dict[str, list[float]] = {}
+    for (name, _), here in parts.items():
+        sums[name] = [one + other for one, other in zip(sums.get(name, [0.0] * 2), here, strict=False)]
+    weight = sums.pop("weight")[0]
+    loss = sums.pop("loss")[0] / weight
     result = {"eval_loss": loss, f"eval_{unit}": weight}
     if perplexity:
         result["eval_perplexity"] = math.exp(min(loss, 700.0))
-    result |= {f"eval_{name}": value / weight for name, value in sums.items()}
+    result |= {f"eval_{name}": mean(total, weight) for name, total in sums.items()}
     if ranges is not None and len(ranges) > 1:
-        result |= {f"eval_loss/{source}": parts["loss", source] / parts["weight", source] for source in ranges}
+        result |= {f"eval_loss/{source}": parts["loss", source][0] / parts["weight", source][0] for source in ranges}
     return result
+
+
+def _still() -> None:
+    """Nobody watches."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,8 +13,10 @@ import torch
 from toolkit.gradients import gradient_squares, scale_gradients
 from toolkit.health import Health
 from toolkit.layout import Layout
+from toolkit.look import again, look, with_seen
 from toolkit.loss_scale import LossScale
 from toolkit.monitor.heartbeat import Beat
+from toolkit.objectives import mean
 from toolkit.optim import Schedule, set_learning_rate
 from toolkit.steps import Step
 
@@ -91,8 +94,9 @@ def train(
         set_learning_rate(optimizer, learning_rate)
         while True:
             # Dropout is a function of (seed, step, rank), so that a resumed run draws what the uninterrupted one drew.
-            torch.manual_seed((seed * 1_000_003 + step.index) * 65_537 + layout.rng_rank)
-            found = _gradient(layout, module, parameters, step, loss_scale.value, beat, wishes)
+            dropout = (seed * 1_000_003 + step.index) * 65_537 + layout.rng_rank
+            torch.manual_seed(dropout)
+            found = _gradient(layout, module, parameters, step, loss_scale.value, dropout, beat, wishes)
             if not loss_scale.overflowed(found.loss, found.grad_norm, say):
                 break
             layout.clear_gradients(module, optimizer)
@@ -143,43 +147,52 @@ def _gradient(
     parameters: Sequence[torch.nn.Parameter],
     step: Step,
     loss_scale: float,
+    dropout: int,
     beat: Beat,
     wishes: Callable[[], Wishes],
 ) -> _Gradient:
     """Forward and backward of a step, and its sums over all ranks."""
-    sums, metrics = _forward_backward(layout, module, step, loss_scale, beat)
-    names = sorted(metrics)
+    sums, metrics = _forward_backward(layout, module, step, loss_scale, dropout, beat)
+    names = [(name, part) for name in sorted(metrics) for part in range(metrics[name].numel())]
     # The one small collective of a step besides the gradients, and its one wait for the device.
     beat("reduce", step.index + 1)
-    loss_sum, weight, tokens, labels, *rest = layout.sum(*sums, *(metrics[name] for name in names), votes=wishes())
+    loss_sum, weight, tokens, labels, *rest = layout.sum(
+        *sums, *(metrics[n].view(-1)[i] for n, i in names), votes=wishes()
+    )
     squares = gradient_squares(parameters)
     norm = squares.sum().sqrt()
     totals = torch.stack([loss_sum, weight, norm.to(loss_sum), tokens, labels, *rest]).tolist()
     # The wrapper averaged over ranks what must be summed over ranks and divided by the weight.
     scale = layout.averaged_over / totals[1] / loss_scale if totals[1] else 0.0
     loss = totals[0] / totals[1] if totals[1] else 0.0
-    sizes, own = (int(totals[3]), int(totals[4])), totals[5 : 5 + len(names)]
-    means = {name: value / totals[1] if totals[1] else 0.0 for name, value in zip(names, own, strict=True)}
+    sizes, own = (int(totals[3]), int(totals[4])), dict(zip(names, totals[5:], strict=False))
+    means = {name: mean([own[n, i] for n, i in names if n == name], totals[1]) for name in sorted(metrics)}
     wished = Wishes(*totals[5 + len(names) :])
     return _Gradient(loss, totals[2] * scale, totals[1], scale, *sizes, squares, wished, means)
 
 
 def _forward_backward(
-    layout: Layout, module: torch.nn.Module, step: Step, loss_scale: float, beat: Beat
+    layout: Layout, module: torch.nn.Module, step: Step, loss_scale: float, dropout: int, beat: Beat
 ) -> tuple[tuple[torch.Tensor, torch.Tensor, int, int], dict[str, torch.Tensor]]:
     """Gradients of the micro-batches of this rank, added up; returns loss sum, weight, tokens and labelled tokens, and the
     objective's metrics, whose names are the same on every rank."""
     sums = torch.zeros(2, dtype=torch.float64, device=layout.device)  # loss, weight
     metrics: dict[str, torch.Tensor] = {}
     tokens = label_tokens = 0
+    seen: torch.Tensor | None = None
+    if step.looked_at is not None:
+        looking = partial(beat, "look", step.index + 1)
+        seen = look(layout, module, step.looked_at, len(step.row_ids), looking, dropout)
     for number, batch in enumerate(step.micro_batches):
+        if seen is not None:
+            again(dropout, number)
         with layout.micro_batch(module, last=number == len(step.micro_batches) - 1):
             beat("forward", step.index + 1, number + 1)
-            output = module(batch.to(layout.device))
+            output = module(with_seen(batch, seen).to(layout.device))
             beat("backward", step.index + 1, number + 1)
             layout.accelerator.backward(output.loss_sum * loss_scale)
         sums += torch.stack([output.loss_sum.detach(), output.weight]).to(sums)
         for name, value in output.metrics.items():
-            metrics[name] = metrics.get(name, torch.zeros_like(sums[0])) + value.to(sums)
+            metrics[name] = metrics[name] + value.to(sums) if name in metrics else value.to(sums)
         tokens, label_tokens = tokens + batch.tokens, label_tokens + batch.label_tokens
     return (sums[0], sums[1], tokens, label_tokens), metrics

@@ -23,11 +23,12 @@ from toolkit.checksum import checksum
 from toolkit.config import RunConfig
 from toolkit.data.cache import cache_folder
 from toolkit.data.collate import MicroBatch
+from toolkit.data.mismatched import MismatchedRows
 from toolkit.data.tokens import TokenRows
 from toolkit.layout import Layout
 from toolkit.monitor.heartbeat import Beat
 from toolkit.objectives import ObjectiveModule, ObjectiveOutput
-from toolkit.objectives.preference import answer_log_probs
+from toolkit.objectives.log_probs import answer_log_probs
 from toolkit.start import Run
 from toolkit.steps import Feed
 
@@ -36,7 +37,7 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class _AnswerLogProbs:
-    """In the place of an objective: log-probabilities `[2 x pairs]` and no loss."""
+    """In the place of an objective: log-probabilities of answers and no loss."""
 
     unit = "pairs"
     perplexity = False
@@ -59,14 +60,27 @@ def with_reference(run: Run, module: torch.nn.Module, feeds: Mapping[str, Feed],
     for name, feed in feeds.items():
         file = folder / f"{_key(layout, model, weights, feed.rows, f'{name}: {data}')}.npy"
         known, said = _obtain(run, module, feed, file)
-        run.say(f"reference: {_what(config)}; log-probabilities of {len(feed.rows):,} {name} pairs: {said}")
+        run.say(f"reference: {_what(config)}; log-probabilities of {len(feed.rows):,} {name} rows: {said}")
         found[name] = replace(feed, rows=replace(feed.rows, reference=known))
     return found
 
 
+def with_mismatched(run: Run, module: torch.nn.Module, feeds: Mapping[str, Feed], *, data: str) -> dict[str, Feed]:
+    """`feeds` with what the model, as it is now, thinks of their answers, and of the answers of other rows to their prompts,
+    which are looked at first in every step."""
+    seed, longest = run.config.seed, run.config.data.max_length
+    known = with_reference(run, module, feeds, data=data)
+    mismatched = {
+        f"mismatched {name}": replace(feed, rows=MismatchedRows(feed.rows.parts, seed=seed, max_length=longest))
+        for name, feed in feeds.items()
+    }
+    others = with_reference(run, module, mismatched, data=f"{data} {seed} {longest}")
+    return {name: replace(feed, looked_at=others[f"mismatched {name}"].rows) for name, feed in known.items()}
+
+
 def _obtain(run: Run, module: torch.nn.Module, feed: Feed, file: Path) -> tuple[np.ndarray, str]:
     """What `file` holds or is to hold, and whether it did."""
-    known = run.layout.on_main(lambda: _stored(file, len(feed.rows)))
+    known = run.layout.on_main(lambda: _stored(file, (len(feed.rows), 2 if feed.rows.paired else 1)))
     if known is not None:
         return known, "computed before, taken from the cache"
     computed = reference_log_probs(run.layout, module, feed, run.beat)
@@ -82,18 +96,20 @@ def _what(config: RunConfig) -> str:
 
 @torch.no_grad()
 def reference_log_probs(layout: Layout, module: torch.nn.Module, feed: Feed, beat: Beat) -> np.ndarray:
-    """[rows, 2] fp32: of the better and of the other answer of every pair of `feed`, on every rank, in eval mode."""
+    """[rows, 2] fp32: of the better and of the other answer of every pair of `feed`, on every rank, in eval mode; [rows, 1] of
+    rows with one answer."""
     plain: ObjectiveModule = layout.accelerator.unwrap_model(module)
     was_training, objective = module.training, plain.objective
     module.eval()
     plain.objective = _AnswerLogProbs()
-    found = torch.zeros(len(feed.rows), 2, dtype=torch.float32, device=layout.device)
+    answers = 2 if feed.rows.paired else 1
+    found = torch.zeros(len(feed.rows), answers, dtype=torch.float32, device=layout.device)
     for start in range(0, len(feed.rows), _ROWS_AT_ONCE):
         for ids, batch in feed.parts(np.arange(start, min(start + _ROWS_AT_ONCE, len(feed.rows)))):
             beat("reference")
             log_probs = module(batch.to(layout.device)).metrics["log_probs"]
             if len(ids):
-                found[torch.from_numpy(ids).to(found.device)] = log_probs.view(-1, 2)
+                found[torch.from_numpy(ids).to(found.device)] = log_probs.view(-1, answers)
     plain.objective = objective
     module.train(was_training)
     layout.shard_again(module)
@@ -118,13 +134,13 @@ def _key(layout: Layout, model: PreTrainedModel, weights: str, rows: TokenRows, 
     return xxhash.xxh3_128_hexdigest(json.dumps([*facts, len(rows)], sort_keys=True, default=str).encode())
 
 
-def _stored(file: Path, rows: int) -> np.ndarray | None:
+def _stored(file: Path, shape: tuple[int, int]) -> np.ndarray | None:
     """On the main process."""
     try:
         found = np.load(file, allow_pickle=False)
     except (OSError, ValueError):
         return None
-    return found if found.shape == (rows, 2) and found.dtype == np.float32 else None
+    return found if found.shape == shape and found.dtype == np.float32 else None
 
 
 def _store(file: Path, values: np.ndarray) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from toolkit.config import TrainConfig
 from toolkit.data.collate import MicroBatch, collate
@@ -28,18 +29,23 @@ class Step:
     """One optimizer step as this rank sees it.
 
     index: counted from 0; row_ids: rows of the whole global batch, the same on every rank; micro_batches: this rank's
-    share, as many as on every other rank; epoch: passes over the data when the step is done.
+    share, as many as on every other rank; epoch: passes over the data when the step is done. looked_at: what the first look
+    goes over, None where the objective does not look.
     """
 
     index: int
     row_ids: np.ndarray
     micro_batches: list[MicroBatch]
     epoch: float
+    looked_at: list[MicroBatch] | None = None
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Cuts global batches into this rank's micro-batches."""
+    """Cuts global batches into this rank's micro-batches.
+
+    looked_at: rows that a first look goes over, one for each of `rows`; None where the objective does not look.
+    """
 
     rows: TokenRows
     capacity: Capacity
@@ -49,15 +55,26 @@ class Feed:
     pad_token_id: int
     context_rank: int = 0
     context_size: int = 1
+    looked_at: TokenRows | None = None
 
     def micro_batches(self, row_ids: np.ndarray) -> list[MicroBatch]:
         """This rank's micro-batches of a global batch; every rank gets the same number."""
         return [batch for _, batch in self.parts(row_ids)]
 
+    def first_look(self, row_ids: np.ndarray) -> list[MicroBatch] | None:
+        """The same of what is looked at first."""
+        if self.looked_at is None:
+            return None
+        return replace(self, rows=self.looked_at).micro_batches(row_ids)
+
     def parts(self, row_ids: np.ndarray) -> list[tuple[np.ndarray, MicroBatch]]:
         """The same, each with the rows that are in it."""
-        mine = split(row_ids, self.rows.lengths[row_ids], self.dp_size, self.capacity)[self.dp_rank]
-        return [(ids, _lay_out(self, self.rows, ids)) for ids in mine]
+        everywhere = np.arange(len(row_ids))
+        mine = split(everywhere, self.rows.lengths[row_ids], self.dp_size, self.capacity)[self.dp_rank]
+        return [
+            (row_ids[places], replace(_lay_out(self, self.rows, row_ids[places]), places=torch.from_numpy(places)))
+            for places in mine
+        ]
 
     def steps(self, plan: BatchPlan, start: int, stop: int, passed_by: Container[int] = ()) -> Iterator[Step]:
         """Optimizer steps start..stop-1 of the plan, without those `passed_by`."""
@@ -65,7 +82,8 @@ class Feed:
             if index in passed_by:
                 continue
             row_ids = plan.row_ids(index)
-            yield Step(index, row_ids, self.micro_batches(row_ids), plan.epoch_after(index))
+            batches, looked_at = self.micro_batches(row_ids), self.first_look(row_ids)
+            yield Step(index, row_ids, batches, plan.epoch_after(index), looked_at)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ The task is to turn dates, clock times and amounts of money into plain figures: 
 learnt by heart: no date, time or amount of eval.jsonl occurs in any row of train.jsonl, in whatever phrasing.
 
 The pairs of answers for recipes/dpo.py are the same answers, and the same figures in another form, which is to be unlearnt.
-The documents for recipes/pretrain.py are the same questions and answers as plain text.
+Those for recipes/kto.py are one answer of each pair. The documents for recipes/pretrain.py are the same questions and answers
+as plain text.
 
 There are no weights here. Whoever trains the demo makes them from model/config.json with a seed. Only recipes/distill.py needs
 weights, of a teacher: make_teacher.py trains them, and student/ is a smaller model with the same tokenizer.
@@ -286,6 +287,8 @@ def write_demo(folder: Path) -> None:
     write_rows(folder / "eval.jsonl", evaluation)
     write_pairs(folder / "pairs.jsonl", training[:PAIRS])
     write_pairs(folder / "pairs_eval.jsonl", evaluation)
+    write_judged(folder / "judged.jsonl", training[:PAIRS])
+    write_judged(folder / "judged_eval.jsonl", evaluation)
     write_documents(folder / "documents.jsonl", training, random.Random(SEED + 1))
     write_documents(folder / "documents_eval.jsonl", evaluation, random.Random(SEED + 2))
     # All hundred pairs of digits become tokens, also those that are rare in the rows.
@@ -311,6 +314,16 @@ def write_pairs(path: Path, conversations: list[list[Message]]) -> None:
         chosen = messages[-1]
         rejected = {**chosen, "content": otherwise(chosen["content"])}
         lines.append(json.dumps({"prompt": messages[:-1], "chosen": [chosen], "rejected": [rejected]}))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+
+def write_judged(path: Path, conversations: list[list[Message]]) -> None:
+    """One answer of each pair, the better and the other in turn, with what it is worth."""
+    lines = []
+    for number, messages in enumerate(conversations):
+        answer, good = messages[-1], number % 2 == 0
+        said = answer if good else {**answer, "content": otherwise(answer["content"])}
+        lines.append(json.dumps({"prompt": messages[:-1], "completion": [said], "label": good}))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolkit.data.examples import Chat, Completion, Preference, Text
+from toolkit.data.examples import Chat, Completion, Judged, Preference, Text
 from toolkit.data.rows import Row, RowError
-from toolkit.data.shapes import SHAPES, check_train_on, detect_shape, to_example, used_columns
+from toolkit.data.shapes import JUDGEMENTS, SHAPES, check_train_on, detect_shape, to_example, used_columns
 from toolkit.errors import UserError
 
 USER = {"role": "user", "content": "q"}
@@ -295,3 +295,16 @@ def test_preference_pairs_that_are_wrong(row: dict[str, Any], expected: str) -> 
 
 def test_chosen_equals_rejected_is_said_before_prefix() -> None:
     assert reason({"prompt": [USER], "chosen": [ANSWER], "rejected": [ANSWER]}).startswith("chosen equals rejected")
+
+
+def test_judged_answers() -> None:
+    shape = detect_shape(["prompt", "completion", "label"], accepted=JUDGEMENTS)
+    assert shape is SHAPES["prompt+completion+label"]
+    for label, desirable in ((True, True), (False, False), ("true", True), (0, False), (" False ", False)):
+        example = to_example(Row({"prompt": "q", "completion": "a", "label": label}, "f", 3), shape)
+        assert example == Judged(Completion("q", "a"), desirable)
+    chat = to_example(Row({"prompt": [USER], "completion": [ANSWER], "label": True}, "f", 3), shape)
+    assert chat.answer.learnt == (False, True)
+    for label in ("good", 2, 0.5, []):
+        with pytest.raises(RowError, match=r"f:3.*label must be true or false"):
+            to_example(Row({"prompt": "q", "completion": "a", "label": label}, "f", 3), shape)

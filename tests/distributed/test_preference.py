@@ -61,14 +61,14 @@ def assert_same(mine: Finished, wanted: Finished) -> None:
 def test_dpo_follows_one_curve_on_every_layout_and_resumes(dpo, tmp_path: Path) -> None:
     here, there, apart = (("--data.cache_dir", str(tmp_path / name)) for name in ("here", "there", "apart"))
     wanted = dpo("single", "single", *here)
-    assert wanted.output.count("pairs: computed\n") == 2
+    assert wanted.output.count("rows: computed\n") == 2
     assert wanted.evaluations()[0]["eval_loss"] == pytest.approx(math.log(2), abs=1e-6), "E10: nothing is learnt yet"
     assert wanted.evaluations()[0]["eval_rewards/margins"] == pytest.approx(0.0, abs=1e-6)
     assert wanted.evaluations()[-1]["eval_loss"] < 0.68
     for layout, cache, how in (("fsdp2", there, "\n"), ("ddp", here, " before"), ("fsdp2_tp", apart, "\n")):
         run = dpo(layout, layout, *cache)
         assert_same(run, wanted)
-        assert len(re.findall(f"pairs: computed{how}", run.output)) == 2, run.output
+        assert len(re.findall(f"rows: computed{how}", run.output)) == 2, run.output
     mine, others = (
         {f.name: np.load(f) for f in (tmp_path / name / "reference").iterdir()} for name in ("here", "there")
     )

@@ -53,6 +53,15 @@ RECIPES = {
         ("divergence", "cross_entropy"),
         ("eval_divergence", 0.3),
     ),
+    "kto": Recipe(
+        (
+            "--data.train", str(DEMO / "judged.jsonl"), "--data.eval", str(DEMO / "judged_eval.jsonl"), "--data.max_rows",
+            "60", "--train.global_batch_size", "10", "--train.max_tokens_per_micro_batch", "150", "--train.learning_rate",
+            "1e-3",
+        ),
+        ("kl", "rewards/chosen", "rewards/rejected", "logps/chosen"),
+        ("eval_loss", 0.2),
+    ),
 }  # fmt: skip
 # The same recipe in another way, without a demo.
 ALSO = {

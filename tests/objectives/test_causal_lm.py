@@ -12,7 +12,7 @@ import toolkit.attention
 from toolkit.data.collate import collate, row_borders
 from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
-from toolkit.objectives import causal_lm
+from toolkit.objectives import causal_lm, head
 from toolkit.objectives.causal_lm import CausalLanguageModeling
 from toolkit.probe import probe_model
 
@@ -67,7 +67,7 @@ def plain_loss(model: PreTrainedModel, data: TokenRows) -> torch.Tensor:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_loss_and_gradients_equal_the_plain_ones(name, chunk, padding_free, monkeypatch) -> None:
     monkeypatch.setattr(causal_lm, "_CHUNK_BYTES", chunk * 97 * 4)
-    monkeypatch.setattr(causal_lm, "_BLOCK_BYTES", 2 * 97 * 4)
+    monkeypatch.setattr(head, "_BLOCK_BYTES", 2 * 97 * 4)
     data = rows([9, 17, 3, 12])
     model = build(name)
     expected = plain_loss(model, data)
@@ -127,7 +127,7 @@ def test_a_filler_reaches_every_parameter_and_weighs_nothing(name) -> None:
 
 def test_token_accuracy_counts_exact_predictions_when_evaluating(monkeypatch) -> None:
     monkeypatch.setattr(causal_lm, "_CHUNK_BYTES", 5 * 97 * 4)
-    monkeypatch.setattr(causal_lm, "_BLOCK_BYTES", 2 * 97 * 4)
+    monkeypatch.setattr(head, "_BLOCK_BYTES", 2 * 97 * 4)
     model, parts, right = build("llama untied").eval(), [], 0
     for start, length in ((5, 9), (6, 17)):
         # What the model itself says, but for one token: predictions that are right lie in every chunk.

@@ -19,7 +19,7 @@ from toolkit.config import ModelConfig
 from toolkit.data.collate import collate
 from toolkit.data.tokens import TokenRows
 from toolkit.models import load_model
-from toolkit.objectives import causal_lm
+from toolkit.objectives import causal_lm, head
 from toolkit.objectives.causal_lm import CausalLanguageModeling
 
 
@@ -68,7 +68,7 @@ def test_a_row_of_five_tokens_by_hand(name: str, peft: bool) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_loss_and_gradients_equal_those_of_torch(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causal_lm, "_CHUNK_BYTES", chunk * 97 * 4)
-    monkeypatch.setattr(causal_lm, "_BLOCK_BYTES", 2 * 97 * 4)
+    monkeypatch.setattr(head, "_BLOCK_BYTES", 2 * 97 * 4)
     model, data, wanted = build(name), rows([9, 17, 3, 12]), torch.zeros(())
     for i in range(len(data)):
         logits = model(input_ids=torch.tensor(data.ids(i)[None].astype(np.int64))).logits[0, :-1]

@@ -16,7 +16,8 @@ from toolkit.data.collate import collate
 from toolkit.data.fit import Piece
 from toolkit.data.pairs import join
 from toolkit.data.tokens import TokenRows
-from toolkit.objectives.preference import Preference, answer_log_probs
+from toolkit.objectives.log_probs import answer_log_probs
+from toolkit.objectives.preference import Preference
 from toolkit.objectives.preference_losses import LOSSES, Answers, LossSettings
 
 trl = pytest.importorskip("trl", reason="compares with TRL's losses")

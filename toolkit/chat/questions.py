@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.chat.asking import Asking
 from toolkit.config import DataConfig
-from toolkit.data.examples import Chat, Completion, Message, Preference, Text
+from toolkit.data.examples import Chat, Completion, Message, Text, sides_of
 from toolkit.data.messages import TAGS
 from toolkit.data.rows import Row, RowError
 from toolkit.data.shapes import SHAPES, detect_shape, to_example
@@ -80,9 +80,7 @@ def _question(row: Row, shape: Shape, mapping: Mapping[str, str], asking: Asking
     if bare and isinstance(values.get(mapping.get("prompt", "prompt")), str) and asking.has_template:
         text = values[mapping.get("prompt", "prompt")]
         return _asked(row, [{"role": "user", "content": text}] if text.strip() else "", None, asking, None)
-    example = to_example(Row(values, row.path, row.line), shape, mapping)
-    if isinstance(example, Preference):
-        example = example.chosen
+    example = sides_of(to_example(Row(values, row.path, row.line), shape, mapping))[0]
     if isinstance(example, Text):
         return _asked(row, example.text, None, asking, None)
     if isinstance(example, Completion):

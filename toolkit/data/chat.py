@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from toolkit.data.controls import control_tokens, special_tokens
-from toolkit.data.examples import Chat, Completion, Example, Preference, Text
+from toolkit.data.examples import Chat, Completion, Example, Judged, Preference, Text, sides_of
 from toolkit.data.pasted import mark_pasted, steering_tokens, swap_markers
 from toolkit.data.renamed import renamed
 from toolkit.data.render import Span
@@ -138,10 +138,9 @@ def prompt_ids(
 
     A chat is cut before its last assistant turn, and the generation prompt appended. The options are those of `encode`.
     """
+    example = sides_of(example)[0]
     if isinstance(example, Text):
         return None
-    if isinstance(example, Preference):
-        example = example.chosen
     if isinstance(example, Completion):
         ids = list(tokenizer(example.prompt)["input_ids"])
         if ids and ids[-1] == tokenizer.eos_token_id:  # some tokenizers close every text
@@ -166,7 +165,7 @@ def special_tokens_in_content(example: Example, tokenizer: PreTrainedTokenizerBa
     if isinstance(example, Chat):
         texts = [message["content"] for message in example.messages]
     else:
-        assert not isinstance(example, Preference)
+        assert not isinstance(example, (Preference, Judged))
         texts = [example.text] if isinstance(example, Text) else [example.prompt, example.completion]
     special = set(special_tokens(tokenizer))
     pattern = control_tokens(tokenizer)

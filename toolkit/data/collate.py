@@ -39,10 +39,13 @@ class MicroBatch:
     cu_seq_lens: [rows + 1] int32 borders of the rows when padding-free, else None.
     tokens, label_tokens: real tokens and targets in it; both zero for a filler.
     branches: of pairs of answers when padding-free, where each answer begins in its row, after what both share; padded, a
-        pair is two rows. answers: [label_tokens] of pairs, which answer each target belongs to, in the order of
-        `targets[labelled]`: 2 i for the better one of pair i, 2 i + 1 for the other. pairs: how many there are.
-    reference: [pairs, 2] log-probabilities of the answers under the reference model, where it is known.
+        pair is two rows.
+    answers: [label_tokens] which answer each target belongs to, in the order of `targets[labelled]`: that of row i is i; of
+        pair i the better one is 2 i and the other 2 i + 1. rows: how many rows; pairs: how many of them are pairs.
+    reference: [rows, answers of each] their log-probabilities under the reference model, where those are known.
     teacher: ([label_tokens, k] token ids, their log-probabilities), a teacher's likeliest, where they are known.
+    values: [rows] fp32 what each row is judged to be. places: [rows] where they are in the global batch, and seen:
+        [rows of the global batch, any number] what a first look at them all has found; see `look`.
     """
 
     input_ids: torch.Tensor
@@ -55,9 +58,13 @@ class MicroBatch:
     label_tokens: int
     branches: tuple[tuple[int, int], ...] = ()
     answers: torch.Tensor | None = None
+    rows: int = 0
     pairs: int = 0
     reference: torch.Tensor | None = None
     teacher: tuple[torch.Tensor, torch.Tensor] | None = None
+    values: torch.Tensor | None = None
+    places: torch.Tensor | None = None
+    seen: torch.Tensor | None = None
 
     @property
     def labelled(self) -> torch.Tensor:
@@ -93,18 +100,23 @@ def collate(rows: TokenRows, row_ids: np.ndarray, *, padding_free: bool, pad_tok
         # Two tokens, the least that exercises every part of the model, so that every collective is met.
         filler = _Rows([np.full(2, pad_token_id, dtype=np.int64)], [np.full(2, IGNORE, dtype=np.int64)])
         return replace(_lay_out(filler, padding_free, pad_token_id), tokens=0)
-    pieces = [piece for i in row_ids for piece in rows.pieces(i)]
-    chosen = _Rows([ids.astype(np.int64) for ids, _ in pieces], [_targets(labels) for _, labels in pieces])
+    pieces = [rows.pieces(i) for i in row_ids]
+    flat = [piece for row in pieces for piece in row]
+    chosen = _Rows([ids.astype(np.int64) for ids, _ in flat], [_targets(labels) for _, labels in flat])
     branches = [found for i in row_ids if (found := rows.branches(i)) is not None]
     if branches:
         batch = _pairs(chosen, branches, padding_free, pad_token_id)
-        known = rows.reference
-        return batch if known is None else replace(batch, reference=torch.from_numpy(known[row_ids]))
-    plain = _lay_out(chosen, padding_free, pad_token_id)
-    if rows.teaching is None:
-        return plain
-    ids, log_probs = rows.teaching.of(row_ids)
-    return replace(plain, teacher=(torch.from_numpy(ids), torch.from_numpy(log_probs)))
+    else:
+        batch = _lay_out(chosen, padding_free, pad_token_id)
+        learnt = [sum(int((labels[1:] != IGNORE).sum()) for _, labels in row) for row in pieces]
+        batch = replace(batch, answers=torch.from_numpy(np.repeat(np.arange(len(pieces)), learnt)))
+    known: dict[str, Any] = {"rows": len(row_ids), "values": torch.from_numpy(rows.values[row_ids])}
+    if rows.reference is not None:
+        known["reference"] = torch.from_numpy(rows.reference[row_ids])
+    if rows.teaching is not None:
+        ids, log_probs = rows.teaching.of(row_ids)
+        known["teacher"] = torch.from_numpy(ids), torch.from_numpy(log_probs)
+    return replace(batch, **known)
 
 
 class _Rows(NamedTuple):

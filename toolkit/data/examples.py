@@ -41,9 +41,19 @@ class Preference:
     rejected: Chat | Completion
 
 
-Example = Chat | Completion | Text | Preference
+@dataclass(frozen=True)
+class Judged:
+    """One answer, which is desirable or not."""
+
+    answer: Chat | Completion
+    desirable: bool
+
+
+Example = Chat | Completion | Text | Preference | Judged
 
 
 def sides_of(example: Example) -> list[Chat | Completion | Text]:
-    """What is tokenized of an example: itself, or the two sides of a pair, the better first."""
+    """What is tokenized of an example: itself, the answer that is judged, or the two sides of a pair, the better first."""
+    if isinstance(example, Judged):
+        return [example.answer]
     return [example.chosen, example.rejected] if isinstance(example, Preference) else [example]

@@ -15,12 +15,13 @@ _CHARACTER = 4
 class Piece:
     """A row, or a part of it. input_ids: [tokens] int32; supervised: [tokens] bool.
 
-    branches: of a pair of answers, where each begins; see `pairs`.
+    branches: of a pair of answers, where each begins; see `pairs`. value: of an answer that is judged; else NaN.
     """
 
     input_ids: np.ndarray
     supervised: np.ndarray
     branches: tuple[int, int] | None = None
+    value: float = np.nan
 
     @property
     def learns(self) -> bool:
@@ -31,7 +32,7 @@ class Piece:
         """Tokens start..end-1; its first token is not learnt."""
         supervised = self.supervised[start:end].copy()
         supervised[:1] = False
-        return Piece(self.input_ids[start:end], supervised)
+        return Piece(self.input_ids[start:end], supervised, value=self.value)
 
 
 @dataclass(frozen=True)

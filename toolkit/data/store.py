@@ -21,6 +21,7 @@ _ARRAYS: dict[str, Any] = {
     "lengths": np.int32,
     "labels": np.int32,
     "branches": np.int32,
+    "values": np.float32,
     "files": np.int32,
     "lines": np.int64,
 }
@@ -33,6 +34,7 @@ class TokenStore:
     ids: [tokens] int32; supervised: [tokens] bool, False for the first token of a row, which nothing predicts.
     offsets: [rows + 1] int64; row i is ids[offsets[i]:offsets[i + 1]]. labels: [rows] tokens learnt.
     branches: [rows, 2] where the two answers of a pair begin in its row, zeros in other rows; see `pairs`.
+    values: [rows] what a row is judged to be, besides its tokens: 1 for a desirable answer, 0 for another; NaN without one.
     files, lines: [rows] where each row came from: `paths[files[i]]`, line `lines[i]` (1-based).
     """
 
@@ -41,6 +43,7 @@ class TokenStore:
     offsets: np.ndarray
     labels: np.ndarray
     branches: np.ndarray
+    values: np.ndarray
     files: np.ndarray
     lines: np.ndarray
     paths: tuple[str, ...] = ()
@@ -108,7 +111,7 @@ def open_store(folder: Path, paths: tuple[str, ...]) -> TokenStore:
     np.cumsum(arrays["lengths"], out=offsets[1:])
     if offsets[-1] != len(arrays["ids"]) or len(arrays["ids"]) != len(arrays["supervised"]):
         raise UserError(f"{folder}: tokenized data is damaged; remove that folder, it will be made again")
-    rest = {name: arrays[name] for name in ("ids", "supervised", "labels", "files", "lines")}
+    rest = {name: arrays[name] for name in ("ids", "supervised", "labels", "values", "files", "lines")}
     return TokenStore(offsets=offsets, branches=arrays["branches"].reshape(-1, 2), paths=paths, **rest)
 
 
@@ -122,7 +125,15 @@ def store_of(block: TokenBlock, paths: tuple[str, ...] = ()) -> TokenStore:
     """A block in memory as a store."""
     offsets = np.concatenate([[0], np.cumsum(block.lengths, dtype=np.int64)])
     return TokenStore(
-        block.ids, block.supervised, offsets, block.labels, block.branches, block.files, block.lines, paths
+        block.ids,
+        block.supervised,
+        offsets,
+        block.labels,
+        block.branches,
+        block.values,
+        block.files,
+        block.lines,
+        paths,
     )
 
 

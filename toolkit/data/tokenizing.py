@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from toolkit.data.account import Account
 from toolkit.data.chat import Encoded, encode_batch, special_tokens_in_content
-from toolkit.data.examples import Chat, Example, sides_of
+from toolkit.data.examples import Chat, Example, Judged, sides_of
 from toolkit.data.fit import Fitted, Piece, split, truncate
 from toolkit.data.pairs import fit_pair, join, sides
 from toolkit.data.rows import Row, RowError
@@ -27,6 +27,7 @@ class TokenBlock:
     """Rows end to end. ids: [tokens] int32; supervised: [tokens] bool; the others: [rows].
 
     branches: [rows, 2] where the two answers of a pair begin in a row, zeros in others.
+    values: [rows] fp32 what a row is judged to be, NaN without a judgement.
     files: index of each row's file; lines: its line. error: the row that stopped the work, if one did.
     """
 
@@ -35,6 +36,7 @@ class TokenBlock:
     lengths: np.ndarray
     labels: np.ndarray
     branches: np.ndarray
+    values: np.ndarray
     files: np.ndarray
     lines: np.ndarray
     account: Account
@@ -72,6 +74,7 @@ class Tokenizing:
             np.array([len(mask) for mask in masks], dtype=np.int32),
             np.array([mask.sum() for mask in masks], dtype=np.int32),
             np.array([piece.branches or (0, 0) for piece, _, _ in rows], dtype=np.int32).reshape(-1, 2),
+            np.array([piece.value for piece, _, _ in rows], dtype=np.float32),
             np.array([file for _, file, _ in rows], dtype=np.int32),
             np.array([line for _, _, line in rows], dtype=np.int64),
             account,
@@ -124,7 +127,7 @@ class Tokenizing:
             account.drop(result.reason, str(result))
             return
         example, encoded = result
-        pieces = [_piece(side) for side in encoded]
+        pieces = [_piece(side, example) for side in encoded]
         whole = pieces[0] if len(pieces) == 1 else join(*pieces)
         account.tokens_read += len(whole.input_ids)
         account.endless_turns += any(side.turn_end_missing for side in encoded)
@@ -193,7 +196,8 @@ class Tokenizing:
         return fitted
 
 
-def _piece(encoded: Encoded) -> Piece:
-    piece = Piece(np.asarray(encoded.input_ids, np.int32), np.asarray(encoded.labels) != -100)
+def _piece(encoded: Encoded, example: Example) -> Piece:
+    value = float(example.desirable) if isinstance(example, Judged) else np.nan
+    piece = Piece(np.asarray(encoded.input_ids, np.int32), np.asarray(encoded.labels) != -100, value=value)
     piece.supervised[:1] = False
     return piece

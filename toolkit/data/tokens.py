@@ -34,9 +34,11 @@ class TokenRows:
 
     @staticmethod
     def build(
-        rows: Iterable[tuple[Sequence[int], Sequence[int]]], branches: Sequence[tuple[int, int]] | None = None
+        rows: Iterable[tuple[Sequence[int], Sequence[int]]],
+        branches: Sequence[tuple[int, int]] | None = None,
+        values: Sequence[float] | None = None,
     ) -> TokenRows:
-        """In memory, from (input_ids, labels), where labels are -100 or equal to the input id; `branches` as in the store."""
+        """In memory, from (input_ids, labels), where labels are -100 or equal to the input id; the others as in the store."""
         pairs = [(np.asarray(ids, np.int32), np.asarray(labels) != -100) for ids, labels in rows]
         for _, mask in pairs:
             mask[:1] = False
@@ -46,8 +48,9 @@ class TokenRows:
         labels = np.array([mask.sum() for _, mask in pairs], dtype=np.int32)
         numbers = np.arange(1, len(pairs) + 1)
         starts = np.array(branches or [(0, 0)] * len(pairs), dtype=np.int32).reshape(-1, 2)
+        judged = np.full(len(pairs), np.nan, np.float32) if values is None else np.asarray(values, np.float32)
         return TokenRows.of(
-            TokenStore(ids, supervised, offsets, labels, starts, np.zeros(len(pairs), np.int32), numbers)
+            TokenStore(ids, supervised, offsets, labels, starts, judged, np.zeros(len(pairs), np.int32), numbers)
         )
 
     def __len__(self) -> int:
@@ -69,6 +72,14 @@ class TokenRows:
         """[rows] int32 tokens that are learnt in each row."""
         counts = [np.asarray(s.labels if rows is None else s.labels[rows]) for s, rows in self.parts]
         return np.concatenate(counts or [np.empty(0, np.int32)])
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """[rows] fp32 what each row is judged to be, NaN where it is not."""
+        return np.concatenate(
+            [np.asarray(s.values if rows is None else s.values[rows]) for s, rows in self.parts]
+            or [np.empty(0, np.float32)]
+        )
 
     @property
     def paired(self) -> bool:

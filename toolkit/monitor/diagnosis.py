@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from toolkit.monitor.hosts import names
 
 # Places of one step in their order; forward and backward alternate with the micro-batches.
-_ORDER = {
-    "start": 0, "restore": 1, "data": 2, "forward": 3, "backward": 3, "reduce": 4, "update": 5, "evaluate": 6,
-    "save": 7, "export": 8, "generate": 9,
+_ORDER: dict[str, float] = {
+    "start": 0, "reference": 0.5, "teacher": 0.5, "restore": 1, "data": 2, "look": 2.5, "forward": 3, "backward": 3,
+    "reduce": 4, "update": 5, "evaluate": 6, "save": 7, "export": 8, "generate": 9,
 }  # fmt: skip
 _COLLECTIVE = {
     "backward": "the sum of the gradients",
     "reduce": "the sum of the losses",
 }
-_MEETING = {"forward", "backward", "reduce", "evaluate", "generate", "save", "restore", "export"}
+_MEETING = {
+    "reference", "teacher", "look", "forward", "backward", "reduce", "evaluate", "generate", "save", "restore", "export",
+}  # fmt: skip
 _REMEDY = {
     "start": "look at that line: a slow disk, a download, or a lock that another process holds",
     "data": "look at that line: a slow or hanging file system, an endless loop over rows, a lock",

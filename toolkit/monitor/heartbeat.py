@@ -13,7 +13,8 @@ class Beat(Protocol):
     """Told of every phase that begins."""
 
     def __call__(self, phase: str, step: int | None = None, micro_batch: int | None = None) -> None:
-        """phase: data, forward, backward, reduce, update, evaluate, generate, save, restore, export or start.
+        """phase: start, reference, teacher, restore, data, look, forward, backward, reduce, update, evaluate, save, generate or
+        export.
         step and micro_batch count from 1; None leaves the step as it was."""
         ...
 
@@ -68,7 +69,7 @@ class Heartbeat:
     def _time(self, ended: str, begun: str, seconds: float, now: float) -> None:
         if ended == "data":
             self._data += seconds
-        elif ended == "forward" or (ended == "backward" and begun == "forward"):  # not the last backward
+        elif ended in ("look", "forward") or (ended == "backward" and begun == "forward"):  # not the last backward
             self._compute += seconds
         if begun == "data":
             self._data = self._compute = 0.0

@@ -6,7 +6,8 @@ why the result does not depend on how the batch was cut.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from transformers import PreTrainedModel
@@ -19,13 +20,19 @@ class ObjectiveOutput(NamedTuple):
 
     loss_sum: [] unnormalised, connected to the graph, also when there is nothing to learn (then zero).
     weight: what loss_sum would be divided by (labelled tokens, pairs, ...), zero for a filler.
-    metrics: further [] sums over the same weight, without gradients.
+    metrics: further sums, without gradients: [] over the same weight, or [2] with a weight of their own.
     """
 
     # A named tuple, not a dataclass: FSDP2 looks for tensors in a module's output and only opens containers it knows.
     loss_sum: torch.Tensor
     weight: torch.Tensor
     metrics: dict[str, torch.Tensor]
+
+
+def mean(total: Sequence[float], weight: float) -> float:
+    """Of a metric's sums over all ranks and micro-batches; `weight`: that of the loss. 0 where nothing weighs anything."""
+    own = total[1] if len(total) == 2 else weight
+    return total[0] / own if own else 0.0
 
 
 class Objective(Protocol):
@@ -39,6 +46,17 @@ class Objective(Protocol):
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> ObjectiveOutput:
         """Compute the loss sum of one micro-batch inside the wrapped module's forward."""
+        ...
+
+
+class Looking(Objective, Protocol):
+    """An objective whose loss of a row depends on other rows of the global batch.
+
+    It looks at all of them first, without gradients; what it saw comes with each micro-batch as `MicroBatch.seen`.
+    """
+
+    def look(self, model: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:
+        """[rows of the batch, any number], of a filler [0, the same number]."""
         ...
 
 
@@ -57,12 +75,13 @@ class ObjectiveModule(torch.nn.Module):
         # What accelerate looks for on a model that it shards layer by layer.
         self._no_split_modules = model._no_split_modules
 
-    def forward(self, batch: MicroBatch) -> ObjectiveOutput:
-        """See `ObjectiveOutput`."""
+    def forward(self, batch: MicroBatch, looking: bool = False) -> Any:
+        """`ObjectiveOutput`; while `looking`, the tensor that the objective's `look` gives."""
+        compute = cast(Looking, self.objective).look if looking else self.objective
         if self.autocast is None:
-            return self.objective(self.model, batch)
+            return compute(self.model, batch)
         with torch.autocast(batch.input_ids.device.type, self.autocast):
-            return self.objective(self.model, batch)
+            return compute(self.model, batch)
 
     def tie_weights(self) -> None:
         """Tie embeddings and head again after parameters were replaced."""

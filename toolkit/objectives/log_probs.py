@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from transformers import PreTrainedModel
 
-from toolkit.objectives.head import OutputHead, blocks, finish, local, normalised, store_gradient
+from toolkit.data.collate import MicroBatch
+from toolkit.objectives.head import OutputHead, blocks, finish, hidden_states, local, normalised, store_gradient
 from toolkit.parallel.vocabulary import VocabularyShard
 
 _CHUNK_BYTES = 2**27  # of logits held at once, in the precision of the matrix product
@@ -22,6 +24,19 @@ def target_log_probs(hidden: torch.Tensor, head: OutputHead, targets: torch.Tens
     shard = VocabularyShard.of(head.weight)
     weight, bias = local(head.weight), local(head.bias)
     return _ChunkedLogProbs.apply(hidden, weight, bias, targets, head.scale, head.softcap, shard)
+
+
+def answer_log_probs(model: PreTrainedModel, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of log-probabilities and numbers of tokens of the answers of `batch`, fp32 both, in its order: `[2 x pairs]`, or
+    `[rows]` of rows that are no pairs."""
+    hidden = hidden_states(model, batch)[batch.labelled]
+    found = target_log_probs(hidden, OutputHead.of(model), batch.targets[batch.labelled])
+    count = 2 * batch.pairs if batch.pairs else batch.rows
+    sums = torch.zeros(count, dtype=torch.float32, device=found.device)
+    if batch.answers is None:
+        return sums + found.sum(), sums  # a filler: nothing, but connected to the graph
+    ones = torch.ones_like(found)
+    return sums.index_add(0, batch.answers, found), sums.index_add(0, batch.answers, ones)
 
 
 class _ChunkedLogProbs(torch.autograd.Function):

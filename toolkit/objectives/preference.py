@@ -9,8 +9,7 @@ from transformers import PreTrainedModel
 
 from toolkit.data.collate import MicroBatch
 from toolkit.objectives import ObjectiveOutput
-from toolkit.objectives.head import OutputHead, hidden_states
-from toolkit.objectives.log_probs import target_log_probs
+from toolkit.objectives.log_probs import answer_log_probs
 from toolkit.objectives.preference_losses import LOSSES, Answers, LossSettings
 
 
@@ -54,14 +53,3 @@ class Preference:
                 "logps/rejected": sides[1].log_probs.sum(),
             }
         return ObjectiveOutput(loss_sum, torch.tensor(float(pairs), device=log_probs.device), metrics)
-
-
-def answer_log_probs(model: PreTrainedModel, batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums of log-probabilities and numbers of tokens of the answers of `batch`, `[2 x pairs]` fp32 both, in its order."""
-    hidden = hidden_states(model, batch)[batch.labelled]
-    found = target_log_probs(hidden, OutputHead.of(model), batch.targets[batch.labelled])
-    sums = torch.zeros(2 * batch.pairs, dtype=torch.float32, device=found.device)
-    if batch.answers is None:
-        return sums + found.sum(), sums  # a filler: nothing, but connected to the graph
-    ones = torch.ones_like(found)
-    return sums.index_add(0, batch.answers, found), sums.index_add(0, batch.answers, ones)

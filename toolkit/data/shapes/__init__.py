@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from toolkit.data.examples import Example
 from toolkit.data.rows import Row, RowError
 from toolkit.data.shapes.alpaca import ALPACA
+from toolkit.data.shapes.judged import JUDGED
 from toolkit.data.shapes.messages import MESSAGES
 from toolkit.data.shapes.preference import PREFERENCE
 from toolkit.data.shapes.prompt_completion import PROMPT_COMPLETION
@@ -19,10 +20,12 @@ from toolkit.errors import UserError
 
 # In the order in which they are looked for: a file of conversations may well have a `prompt` column besides.
 SHAPES = {
-    shape.name: shape for shape in (MESSAGES, SHARE_GPT, PROMPT_COMPLETION, ALPACA, QUESTION_ANSWER, PREFERENCE, TEXT)
+    shape.name: shape
+    for shape in (MESSAGES, SHARE_GPT, PROMPT_COMPLETION, ALPACA, QUESTION_ANSWER, PREFERENCE, JUDGED, TEXT)
 }
-SUPERVISED = tuple(name for name in SHAPES if name != PREFERENCE.name)
+SUPERVISED = tuple(name for name in SHAPES if name not in (PREFERENCE.name, JUDGED.name))
 PREFERENCES = (PREFERENCE.name,)
+JUDGEMENTS = (JUDGED.name,)
 TEXTS = (TEXT.name,)
 
 
