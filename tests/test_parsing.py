@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.config import RunConfig, option
+from toolkit.config import AnyRunConfig, RunConfig, option
 from toolkit.errors import UserError
 from toolkit.parsing import parse, to_yaml
 
@@ -227,9 +228,16 @@ def test_the_resolved_config_reads_back_the_same(tmp_path: Path) -> None:
 def test_every_shipped_recipe_config_parses(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMOLLM2_DIR", "/models/smollm2")
     monkeypatch.setenv("FAQ_DIR", "/data/faq")
-    config = parse(Config, ["--config", str(file)])
+    module = importlib.import_module(f"recipes.{file.parent.name}")
+    own = next(
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, RunConfig) and kind.__module__ == module.__name__
+    )
+    config = parse(own, ["--config", str(file)])
     assert config.model.name_or_path is not None
     assert config.data.train is not None
+    assert parse(AnyRunConfig, ["--config", str(file)]).data == config.data
 
 
 @pytest.mark.parametrize("file", LAYOUTS, ids=lambda f: f.name)

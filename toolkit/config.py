@@ -365,3 +365,12 @@ class RunConfig:
         self.as_written: RunConfig = self
         # Keys that the user gave, with where; what is not in it is a default. `parse` sets it too.
         self.given: dict[str, str] = {}
+
+
+@dataclass
+class AnyRunConfig(RunConfig):
+    """The configuration of any recipe, for what only looks at its model and its data."""
+
+    objective: dict[str, Any] | None = option(None, "a section of some recipes; not looked at")
+    pretrain: dict[str, Any] | None = option(None, "a section of recipes/pretrain.py; not looked at")
+    teacher: dict[str, Any] | None = option(None, "a section of recipes/distill.py; not looked at")

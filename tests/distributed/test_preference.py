@@ -123,7 +123,10 @@ def test_the_demo_learns_with_no_arguments(tmp_path: Path) -> None:
         (("--objective.loss", "sigmod"), "sigmoid"),
         (("--objective.label_smoothing", "0.1"), "means nothing for objective.loss: sigmoid"),
         (("--train.label_smoothing_factor", "0.1"), "objective.loss: robust"),
-        (("--data.train", str(DEMO / "train.jsonl")), "chosen+rejected"),
+        (
+            ("--model.name_or_path", str(DEMO / "model"), "--data.train", str(DEMO / "train.jsonl")),
+            "chosen+rejected",
+        ),
     ],
 )
 def test_mistakes_are_said(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.config import DataConfig, RunConfig, SourceConfig
+from toolkit.config import AnyRunConfig, DataConfig, RunConfig, SourceConfig
 from toolkit.errors import UserError
 from toolkit.parsing import parse
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> None:
     page = _page_path(arguments.html)
     if arguments.rows < 0 or arguments.devices < 1:
         raise UserError("--rows must be at least 0, and --devices at least 1")
-    report = _report(parse(RunConfig, rest), rest, arguments)
+    report = _report(parse(AnyRunConfig, rest), rest, arguments)
     if page is not None:
         from toolkit.inspect.page import page_of
 
@@ -103,9 +103,12 @@ def _report(config: RunConfig, rest: list[str], arguments: argparse.Namespace) -
 
 def _prepared(config: RunConfig, tokenizer: PreTrainedTokenizerBase, note: Callable[[str], None]) -> PreparedData:
     from toolkit.data.prepare import prepare
+    from toolkit.data.shapes import SHAPES
 
     steps = config.train.max_steps or 1  # of a stream only a sample is looked at
-    return prepare(config.data, tokenizer, seed=config.seed, prompts=0, note=note, max_steps=steps)
+    return prepare(
+        config.data, tokenizer, seed=config.seed, prompts=0, note=note, accepted=tuple(SHAPES), max_steps=steps
+    )
 
 
 def _say(message: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from toolkit.config import RunConfig
+from toolkit.config import AnyRunConfig
 from toolkit.errors import UserError
 from toolkit.parsing import parse
 
@@ -25,10 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Prepare and say where the result lies."""
-    config = parse(RunConfig, rest)
+    config = parse(AnyRunConfig, rest)
 
     from toolkit.data.cache import cache_folder
     from toolkit.data.prepare import prepare
+    from toolkit.data.shapes import SHAPES
     from toolkit.models import load_tokenizer
     from toolkit.monitor.banner import note
     from toolkit.monitor.preparation import PreparationProgress
@@ -37,7 +38,9 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> None:
         raise UserError("data.streaming: rows are tokenized while training; there is nothing to prepare")
     tokenizer = load_tokenizer(config.model)
     with PreparationProgress() as progress:
-        data = prepare(config.data, tokenizer, seed=config.seed, prompts=0, note=note, progress=progress)
+        data = prepare(
+            config.data, tokenizer, seed=config.seed, prompts=0, note=note, progress=progress, accepted=tuple(SHAPES)
+        )
     note(
         f"prepared: {len(data.train):,} rows, {data.train.tokens:,} tokens, {data.train.label_tokens:,} of them labelled"
     )
