@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,12 @@ def test_a_recipe_loads_torch_only_after_its_config_is_read(file: Path) -> None:
     used = imported(file, top_level_only=True)
     assert not packages(used) & {"torch", "transformers", "accelerate", "datasets", "peft"}
     assert {n.split(".")[1] for n in used if n.startswith("toolkit.")} <= set(WITHOUT_TORCH)
+
+
+def test_a_run_without_an_adapter_does_not_wait_for_peft() -> None:
+    """It takes over a second to import, on every process of every run."""
+    used = imported(ROOT / "recipes" / "sft.py") - imported(ROOT / "recipes" / "sft.py", top_level_only=True)
+    modules = sorted(name for name in used if (ROOT / f"{name.replace('.', '/')}.py").is_file())
+    assert len(modules) > 10
+    text = f"import sys, {', '.join(modules)}; sys.exit('peft' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", text], cwd=ROOT, timeout=120, check=False).returncode == 0

@@ -10,8 +10,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.distributed import DistributedConfig
 
-from toolkit.adapters.attach import attach
-from toolkit.adapters.targets import check_targets
 from toolkit.config import AdapterConfig, RunConfig
 from toolkit.errors import UserError
 from toolkit.models import FP16_TRAINED, base_dtype, check_model_source, load_model, resolve_dtype, skeleton
@@ -39,6 +37,8 @@ def build_model(
     give_rows(model, tokenizer, of, say)
     if not wanted:
         return model
+    from toolkit.adapters.attach import attach  # imports peft, which takes a second that only adapters need
+
     model.requires_grad_(False)
     # A PeftModel has all that is asked of a model here, without being of its class.
     return cast(PreTrainedModel, attach(model, tokenizer, config.adapter, of, seed=config.seed, say=say))
@@ -72,5 +72,7 @@ def check_recipe(config: RunConfig, *, sharded: bool, fsdp: bool = False) -> Non
 def check_modules(config: RunConfig) -> None:
     """Raises UserError for modules that the adapter names and the model does not have; reads its config, no weights."""
     if config.adapter.method != "none":
+        from toolkit.adapters.targets import check_targets
+
         check_model_source(config.model, frozen=True)
         check_targets(skeleton(config.model), config.adapter)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from toolkit.adapters.base import check_base
+from toolkit.adapters.adapted import is_adapted
 from toolkit.attention import ISOLATED, choose_attention
 from toolkit.data.prepared import PreparedData
 from toolkit.errors import UserError
@@ -21,7 +20,9 @@ def check_before_training(
 ) -> None:
     """What can go wrong far from its cause, tried on the real model before the first step. Moves nothing to a device."""
     config, layout = run.config, run.layout
-    if run.checkpoint is not None and isinstance(model, PeftModel):
+    if run.checkpoint is not None and is_adapted(model):
+        from toolkit.adapters.base import check_base
+
         check_base(model, run.checkpoint.path / "model")
     if len(set(layout.gather_objects([data.fingerprint]))) > 1:
         raise UserError("data: the processes read different rows; are the data files the same on every node?")

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from peft import PeftModel
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from toolkit.adapters.base import write_marks
-from toolkit.adapters.folder import WEIGHTS, saved_config, write_adapter
+from toolkit.adapters.adapted import is_adapted
 from toolkit.finished import load_checkpoint
 from toolkit.layout import Layout
 from toolkit.objectives import ObjectiveModule
-from toolkit.verify import check_shapes, check_written, written_shapes
+from toolkit.verify import check_shapes, written_shapes
 
 
 def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -27,7 +25,7 @@ def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedT
     Raises UserError if the files do not hold what was written.
     """
     plain = layout.accelerator.unwrap_model(module)
-    adapted = isinstance(plain.model, PeftModel)
+    adapted = is_adapted(plain.model)
     weights = _trained(layout, plain) if adapted else _all(module)
 
     def write() -> None:
@@ -35,7 +33,9 @@ def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedT
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
         if adapted:
-            write_adapter_folder(plain.model, weights, tokenizer, partial)
+            from toolkit.adapters.folder import write_finished
+
+            write_finished(plain.model, weights, tokenizer, partial)
         else:
             # Of tied parameters one name is enough; gathered from shards they no longer share memory, which would write
             # them twice.
@@ -52,18 +52,6 @@ def export_model(layout: Layout, module: ObjectiveModule, tokenizer: PreTrainedT
 
     layout.on_main(write)
     layout.wait()
-
-
-def write_adapter_folder(
-    model: PeftModel, trained: dict[str, torch.Tensor], tokenizer: PreTrainedTokenizerBase, folder: Path
-) -> None:
-    """An adapter with all that a user of it needs besides its base. `trained`: its tensors by their names in `model`."""
-    written = write_adapter(model, trained, folder)
-    write_marks(model.base_marks, folder)  # type: ignore[arg-type]
-    check_written(folder / WEIGHTS, {name: tensor.shape for name, tensor in written.items()})
-    if model.generation_config is not None:
-        model.generation_config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def _all(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -93,10 +81,12 @@ def export_checkpoint(checkpoint: Path, folder: Path) -> None:
     model, tokenizer = load_checkpoint(checkpoint)
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    if isinstance(model, PeftModel):
-        model.generation_config = GenerationConfig.from_pretrained(checkpoint / "model")
+    if is_adapted(model):
+        from toolkit.adapters.folder import write_finished
+
+        model.generation_config = GenerationConfig.from_pretrained(checkpoint / "model")  # type: ignore[assignment]
         trained = {name: p for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-        write_adapter_folder(model, trained, tokenizer, partial)
+        write_finished(model, trained, tokenizer, partial)
     else:
         model.save_pretrained(partial)
         for file in (checkpoint / "model").iterdir():
@@ -108,9 +98,10 @@ def export_checkpoint(checkpoint: Path, folder: Path) -> None:
 def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """All of a Hugging Face folder but the weights: config, generation config, tokenizer and chat template."""
     model.config.save_pretrained(folder)
-    if isinstance(model, PeftModel):
-        saved_config(model).save_pretrained(folder)
-        write_marks(model.base_marks, folder)  # type: ignore[arg-type]
+    if is_adapted(model):
+        from toolkit.adapters.folder import describe
+
+        describe(model, folder)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

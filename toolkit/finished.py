@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from peft import PeftModel
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -18,9 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from toolkit.adapters.base import check_base
-from toolkit.adapters.folder import CONFIG
-from toolkit.adapters.quiet import quiet
+from toolkit.adapters.adapted import CONFIG
 from toolkit.build import build_model
 from toolkit.checkpoint.folder import MARKER
 from toolkit.checkpoint.resume import named_checkpoint
@@ -128,6 +125,11 @@ def with_adapter(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The adapter of a folder on its base `of`, whose quantized weights become ordinary ones where `dequantize` says of
     which dtype."""
+    from peft import PeftModel
+
+    from toolkit.adapters.base import check_base
+    from toolkit.adapters.quiet import quiet
+
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = load_model(of, seed=0, frozen=True)
     if of.quantization and dequantize is not None:
@@ -155,7 +157,9 @@ def load_checkpoint(path: Path, *, dtype: str | None = None) -> tuple[PreTrained
         config.model.dtype = dtype or config.model.dtype
         precision = str(checkpoint.record["layout"]["mixed_precision"])
         model = build_model(config, tokenizer, mixed_precision=precision, say=lambda message: None)
-        check_base(cast(PeftModel, model), description)
+        from toolkit.adapters.base import check_base
+
+        check_base(model, description)  # type: ignore[arg-type]
         read_tensors(path, {PREFIX + name: p.data for name, p in model.named_parameters() if p.requires_grad})
         return model, tokenizer
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(description))

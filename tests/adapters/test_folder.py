@@ -11,7 +11,8 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from toolkit.adapters.folder import CONFIG, WEIGHTS, write_adapter
+from toolkit.adapters.adapted import CONFIG, WEIGHTS
+from toolkit.adapters.folder import write_adapter
 
 
 def train_a_little(model, ids: torch.Tensor) -> dict[str, torch.Tensor]:

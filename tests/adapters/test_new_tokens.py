@@ -9,9 +9,9 @@ import torch
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer
 
+from toolkit.adapters.folder import write_finished
 from toolkit.config import ModelConfig, RunConfig
 from toolkit.errors import UserError
-from toolkit.export import write_adapter_folder
 from toolkit.models import load_model, load_tokenizer
 from toolkit.new_tokens import give_rows
 
@@ -67,7 +67,7 @@ def test_the_folder_loads_without_a_word_on_sizes(build, fitted_models: dict, tm
         optimizer.step()
         optimizer.zero_grad()
     trained = {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-    write_adapter_folder(model, trained, tokenizer, tmp_path / "adapter")
+    write_finished(model, trained, tokenizer, tmp_path / "adapter")
     again = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter").eval()
     assert len(AutoTokenizer.from_pretrained(tmp_path / "adapter")) == len(tokenizer)
     with torch.no_grad():

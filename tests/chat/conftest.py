@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from toolkit.adapters.folder import write_finished
 from toolkit.build import build_model
 from toolkit.config import AdapterConfig, ModelConfig, RunConfig
-from toolkit.export import write_adapter_folder
 from toolkit.models import load_tokenizer
 from toolkit.parsing import to_yaml
 
@@ -48,7 +48,7 @@ def adapter_run(talker: Path, tmp_path: Path) -> Callable[..., Path]:
         with torch.no_grad():
             for parameter in set(trained.values()):
                 parameter += 0.3 * torch.randn_like(parameter)
-        write_adapter_folder(built, trained, tokenizer, tmp_path / "run" / "model")  # type: ignore[arg-type]
+        write_finished(built, trained, tokenizer, tmp_path / "run" / "model")  # type: ignore[arg-type]
         (tmp_path / "run" / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
         return tmp_path / "run"
 

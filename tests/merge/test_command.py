@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from toolkit.adapters.folder import write_finished
 from toolkit.cli import merge as command
 from toolkit.errors import UserError
-from toolkit.export import write_adapter_folder
 
 
 def arguments(run: Path, output: Path | None = None, dtype: str | None = None) -> argparse.Namespace:
@@ -30,7 +30,7 @@ def run(build, tiny_model: Path, tmp_path: Path):
             tensor.add_(moved)
         rows = [{"prompt": "the question", "completion": " of the user"}] * 20
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        write_adapter_folder(model, trained, tokenizer, tmp_path / "run" / "model")
+        write_finished(model, trained, tokenizer, tmp_path / "run" / "model")
         (tmp_path / "run" / "config.yaml").write_text(
             f"model: {{name_or_path: {tiny_model}}}\nadapter: {{method: lora, r: 4}}\ndata: {{train: {tmp_path}/rows.jsonl}}\n"
             "output_dir: run\na_key_of_another_recipe: 3\n"

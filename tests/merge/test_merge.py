@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from toolkit.adapters.folder import CONFIG, WEIGHTS
+from toolkit.adapters.adapted import CONFIG, WEIGHTS
+from toolkit.adapters.folder import write_finished
 from toolkit.errors import UserError
-from toolkit.export import write_adapter_folder
 from toolkit.merge.fold import fold
 from toolkit.merge.merge import merge
 from toolkit.merge.proof import Proof, logits, prove
@@ -35,7 +35,7 @@ def adapter(build, tmp_path: Path):
             optimizer.step()
             optimizer.zero_grad()
         trained = {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-        write_adapter_folder(model, trained, tokenizer, tmp_path / "adapter")
+        write_finished(model, trained, tokenizer, tmp_path / "adapter")
         return tmp_path / "adapter", all_logits(model)
 
     return make

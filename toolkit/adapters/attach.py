@@ -11,9 +11,10 @@ import torch
 from peft import PeftConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from toolkit.adapters.adapted import ADAPTER, CONFIG
 from toolkit.adapters.base import fault, marks_of
 from toolkit.adapters.ends import check_head, tied_options, token_rows
-from toolkit.adapters.folder import ADAPTER, CONFIG, start_of
+from toolkit.adapters.folder import start_of
 from toolkit.adapters.methods import METHODS, Method, method_of
 from toolkit.adapters.parts import parts_of
 from toolkit.adapters.quiet import quiet

@@ -10,10 +10,32 @@ import torch
 from peft import IA3Config, LoraConfig, PeftConfig, PeftModel
 from peft.utils import get_peft_model_state_dict
 from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
 
-ADAPTER = "default"  # peft's name of an adapter that is alone
-WEIGHTS = "adapter_model.safetensors"
-CONFIG = "adapter_config.json"
+from toolkit.adapters.adapted import ADAPTER, WEIGHTS
+from toolkit.adapters.base import write_marks
+from toolkit.verify import check_written
+
+
+def write_finished(
+    model: PeftModel, trained: Mapping[str, torch.Tensor], tokenizer: PreTrainedTokenizerBase, folder: Path
+) -> None:
+    """An adapter with all that a user of it needs besides its base. `trained`: its tensors by their names in `model`.
+
+    Raises UserError if the file does not hold what was written.
+    """
+    written = write_adapter(model, trained, folder)
+    write_marks(model.base_marks, folder)  # type: ignore[arg-type]
+    check_written(folder / WEIGHTS, {name: tensor.shape for name, tensor in written.items()})
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def describe(model: PeftModel, folder: Path) -> None:
+    """Its configuration, and by what its base is known again, without weights."""
+    saved_config(model).save_pretrained(str(folder))
+    write_marks(model.base_marks, folder)  # type: ignore[arg-type]
 
 
 def write_adapter(model: PeftModel, trained: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:

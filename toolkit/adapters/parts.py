@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 
-from toolkit.adapters.folder import ADAPTER
+from toolkit.adapters.adapted import ADAPTER, numbers
 from toolkit.adapters.methods import method_of
 
 
@@ -53,12 +52,6 @@ def parts_of(model: PeftModel) -> AdapterParts:
         sum(count for count, trains in sizes if trains),
         sum(count for count, _ in sizes),
     )
-
-
-def numbers(parameter: torch.nn.Parameter) -> int:
-    """Numbers that a parameter stands for: two 4-bit ones share a byte."""
-    state = getattr(parameter, "quant_state", None)
-    return parameter.numel() if state is None else int(torch.Size(state.shape).numel())
 
 
 def _ends(names: list[str]) -> tuple[str, ...]:

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from toolkit.adapters.folder import ADAPTER
-from toolkit.adapters.methods import METHODS
-from toolkit.adapters.parts import numbers, parts_of
+from toolkit.adapters.adapted import is_adapted, numbers
 from toolkit.card.command import command_of
-from toolkit.card.facts import AdapterFacts, CardFacts, Metric
+from toolkit.card.facts import CardFacts, Metric
 from toolkit.card.origin import base_facts, without_home
 from toolkit.card.sources import eval_sources, train_sources
 from toolkit.config import RunConfig
@@ -49,7 +46,11 @@ def gather(
     """The facts of a run whose model has been written (main process only)."""
     config, written, layout = run.config, run.config.as_written, run.layout
     sizes = [(numbers(p), p.requires_grad) for p in model.parameters()]
-    adapter = adapter_facts(model, config) if isinstance(model, PeftModel) else None
+    adapter = None
+    if is_adapted(model):
+        from toolkit.card.adapter import adapter_facts
+
+        adapter = adapter_facts(model, config)
     # The default of ending is the tokenizer's; what the folder says is what a user gets.
     ends = GenerationConfig.from_pretrained(run.folder.model).eos_token_id
     stops = [ends] if isinstance(ends, int) else list(ends or [])
@@ -80,24 +81,6 @@ def gather(
         config_yaml=without_home(to_yaml(written)),
         hub_model_id=config.hub_model_id if config.push_to_hub else None,
     )
-
-
-def adapter_facts(model: PeftModel, config: RunConfig) -> AdapterFacts:
-    """The adapter on `model`, by what peft made of it."""
-    made: Any = model.peft_config[ADAPTER]
-    parts = parts_of(model)
-    method = parts.method
-    sizes = {name: getattr(made, name, None) for name in METHODS[method].sizes(config.adapter)}
-    beside = [f"`{name}`, trained whole" for name in parts.whole]
-    if parts.tokens:
-        beside.append(f"the embeddings of {parts.tokens} tokens")
-    kept = {
-        name: value for name, value in sizes.items() if value and isinstance(value, (int, float)) and value is not True
-    }
-    went_on = config.as_written.adapter.name_or_path
-    continued = None if went_on is None else without_home(went_on)
-    converted = METHODS[method].moves_base and continued is None
-    return AdapterFacts(method, kept, parts.ends, tuple(beside), continued, converted)
 
 
 def training_facts(

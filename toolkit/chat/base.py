@@ -10,7 +10,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from transformers import PreTrainedModel
 
-from toolkit.adapters.folder import ADAPTER
+from toolkit.adapters.adapted import ADAPTER
 from toolkit.chat.speaker import Speaker, speaker_of
 from toolkit.config import ModelConfig
 from toolkit.errors import UserError

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from peft.tuners.tuners_utils import BaseTunerLayer
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -42,7 +41,7 @@ class OutputHead:
         # Of tied weights take the embedding's name: sharded by transformers, it is the one that FSDP2 gathers.
         tied = getattr(config, "tie_word_embeddings", False)
         weight: Any = model.get_input_embeddings().weight if tied else head.weight
-        if isinstance(head, BaseTunerLayer) and not head.merged and not head.disable_adapters:
+        if hasattr(head, "get_delta_weight") and not head.merged and not head.disable_adapters:  # of peft
             for adapter in head.active_adapters:  # `adapters.attach` has made sure that it is one to be added
                 weight = weight + cast(Any, head).get_delta_weight(adapter)
         return OutputHead(weight, getattr(head, "bias", None), scale, float(softcap) if softcap else None)
