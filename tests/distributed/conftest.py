@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# Time limits are for hangs; two launches at a time on two cores take twice as long.
+PATIENCE = 2
 
 
 @dataclass
@@ -47,7 +49,7 @@ def launch(script: Path, arguments: list[str], *, layout: str, flags: tuple[str,
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "random", "HF_HUB_OFFLINE": "1"}
     process = subprocess.run(
         [*command, *flags, str(script), *arguments],
-        capture_output=True, text=True, timeout=timeout, env=environment, cwd=ROOT, check=False,
+        capture_output=True, text=True, timeout=PATIENCE * timeout, env=environment, cwd=ROOT, check=False,
     )  # fmt: skip
     return process.returncode, process.stdout + process.stderr
 
