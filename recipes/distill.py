@@ -46,43 +46,33 @@ def main() -> None:
         raise UserError("data.streaming: objective.top_k asks about all rows before the first step; keep one")
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
-    from toolkit.build import build_model
-    from toolkit.card.gather import gather
-    from toolkit.card.write import write_card
-    from toolkit.data.prepare import prepare
     from toolkit.evaluation import answer
     from toolkit.finished import load_finished
     from toolkit.models import load_tokenizer
-    from toolkit.monitor.preparation import PreparationProgress
-    from toolkit.monitor.summary import report
     from toolkit.objectives.distillation import Distillation, DistillationSettings
-    from toolkit.publish import publish
     from toolkit.run import fine_tune
-    from toolkit.start import start
+    from toolkit.stages import begin, data_of, leave, model_of
     from toolkit.teacher import check_teacher, load_teacher, with_teaching
 
     check_teacher(config.teacher)
-    run = start(config)
-    if run.finished:
-        run.say(f"{run.folder.path} is complete already, there is nothing to do")
+    run = begin(config)
+    if run is None:
         return
     tokenizer = load_tokenizer(config.model)
-    with PreparationProgress(active=run.layout.is_main) as progress:
-        data = prepare(
-            config.data,
-            tokenizer,
-            seed=config.seed,
-            prompts=config.generate_rows,
-            note=run.say,
-            progress=progress,
-            max_steps=config.train.max_steps,
-        )
+    data = data_of(run, tokenizer, prompts=config.generate_rows)
     teacher = load_teacher(run, config.teacher, tokenizer)
-    model = build_model(config, tokenizer, mixed_precision=run.layout.mixed_precision, say=run.say)
+    model = model_of(run, tokenizer, whole=True)
     ask = partial(
-        answer, run.layout, tokenizer=tokenizer, prompts=data.prompts, max_new_tokens=config.generate_max_tokens
+        answer,
+        run.layout,
+        tokenizer=tokenizer,
+        prompts=data.prompts,
+        max_new_tokens=config.generate_max_tokens,
+        beat=run.beat,
     )
-    before = ask(model=model, beat=run.beat)
+    before = ask(model)
+    if run.layout.choices.sharded_loading:
+        model = model_of(run, tokenizer)
     settings = DistillationSettings(wanted.divergence, wanted.temperature, wanted.weight, wanted.beta)
     objective, annotate = Distillation(settings, teacher), None
     if wanted.top_k is not None:
@@ -92,13 +82,8 @@ def main() -> None:
         )
         del teacher
     evaluations = fine_tune(run, model, tokenizer, data, objective, annotate)
-    after = []
-    if data.prompts:
-        after = ask(model=load_finished(run.folder.model)[0], beat=run.beat)
-    if run.layout.is_main:
-        write_card(run.folder, gather(run, model, tokenizer, data, evaluations, before, after))
-        report(run.folder, evaluations, before, after)
-    publish(run)
+    after = ask(load_finished(run.folder.model)[0]) if data.prompts else []
+    leave(run, model, tokenizer, data, evaluations, before, after)
 
 
 if __name__ == "__main__":

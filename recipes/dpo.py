@@ -40,48 +40,25 @@ def main() -> None:
         raise UserError("train.label_smoothing_factor: means nothing for pairs; objective.loss: robust has its own")
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
-    from toolkit.build import build_model
-    from toolkit.card.gather import gather
-    from toolkit.card.write import write_card
-    from toolkit.data.prepare import prepare
     from toolkit.data.shapes import PREFERENCES
     from toolkit.models import load_tokenizer
-    from toolkit.monitor.preparation import PreparationProgress
-    from toolkit.monitor.summary import report
     from toolkit.objectives.preference import Preference
     from toolkit.objectives.preference_losses import LossSettings
-    from toolkit.parallel.loading import distributed_config
-    from toolkit.publish import publish
     from toolkit.reference import with_reference
     from toolkit.run import fine_tune
-    from toolkit.start import start
+    from toolkit.stages import begin, data_of, leave, model_of
 
-    run = start(config)
-    if run.finished:
-        run.say(f"{run.folder.path} is complete already, there is nothing to do")
+    run = begin(config)
+    if run is None:
         return
     tokenizer = load_tokenizer(config.model)
-    with PreparationProgress(active=run.layout.is_main) as progress:
-        data = prepare(
-            config.data,
-            tokenizer,
-            seed=config.seed,
-            prompts=0,
-            note=run.say,
-            progress=progress,
-            accepted=PREFERENCES,
-            max_steps=config.train.max_steps,
-        )
-    build = partial(build_model, config, tokenizer, mixed_precision=run.layout.mixed_precision, say=run.say)
-    model = build(sharded=distributed_config(run.layout.choices))
+    data = data_of(run, tokenizer, accepted=PREFERENCES)
+    model = model_of(run, tokenizer)
     settings = LossSettings(wanted.beta, wanted.label_smoothing, wanted.gamma, wanted.nll_weight)
     objective = Preference(wanted.loss, settings)
     annotate = partial(with_reference, run, data=data.fingerprint) if objective.reference else None
     evaluations = fine_tune(run, model, tokenizer, data, objective, annotate)
-    if run.layout.is_main:
-        write_card(run.folder, gather(run, model, tokenizer, data, evaluations, [], []))
-        report(run.folder, evaluations, [], [])
-    publish(run)
+    leave(run, model, tokenizer, data, evaluations)
 
 
 if __name__ == "__main__":

@@ -38,47 +38,24 @@ def main() -> None:
         raise UserError("train.label_smoothing_factor: means nothing for judged answers; set it to 0")
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
-    from toolkit.build import build_model
-    from toolkit.card.gather import gather
-    from toolkit.card.write import write_card
-    from toolkit.data.prepare import prepare
     from toolkit.data.shapes import JUDGEMENTS
     from toolkit.models import load_tokenizer
-    from toolkit.monitor.preparation import PreparationProgress
-    from toolkit.monitor.summary import report
     from toolkit.objectives.kto import KTO, KTOSettings, balance
-    from toolkit.parallel.loading import distributed_config
-    from toolkit.publish import publish
     from toolkit.reference import with_mismatched
     from toolkit.run import fine_tune
-    from toolkit.start import start
+    from toolkit.stages import begin, data_of, leave, model_of
 
-    run = start(config)
-    if run.finished:
-        run.say(f"{run.folder.path} is complete already, there is nothing to do")
+    run = begin(config)
+    if run is None:
         return
     tokenizer = load_tokenizer(config.model)
-    with PreparationProgress(active=run.layout.is_main) as progress:
-        data = prepare(
-            config.data,
-            tokenizer,
-            seed=config.seed,
-            prompts=0,
-            note=run.say,
-            progress=progress,
-            accepted=JUDGEMENTS,
-            max_steps=config.train.max_steps,
-        )
+    data = data_of(run, tokenizer, accepted=JUDGEMENTS)
     settings = KTOSettings(wanted.beta, wanted.desirable_weight, wanted.undesirable_weight)
     run.say(balance(data.train.values, settings))
-    build = partial(build_model, config, tokenizer, mixed_precision=run.layout.mixed_precision, say=run.say)
-    model = build(sharded=distributed_config(run.layout.choices))
+    model = model_of(run, tokenizer)
     annotate = partial(with_mismatched, run, data=data.fingerprint)
     evaluations = fine_tune(run, model, tokenizer, data, KTO(settings), annotate)
-    if run.layout.is_main:
-        write_card(run.folder, gather(run, model, tokenizer, data, evaluations, [], []))
-        report(run.folder, evaluations, [], [])
-    publish(run)
+    leave(run, model, tokenizer, data, evaluations)
 
 
 if __name__ == "__main__":

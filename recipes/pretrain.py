@@ -47,24 +47,15 @@ def main() -> None:
         raise UserError("data.streaming: documents are laid into blocks before the first step; set it to false")
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
-    from toolkit.build import build_model
-    from toolkit.card.gather import gather
-    from toolkit.card.write import write_card
     from toolkit.data.packed import pack
-    from toolkit.data.prepare import prepare
     from toolkit.data.shapes import TEXTS
     from toolkit.models import load_tokenizer
-    from toolkit.monitor.preparation import PreparationProgress
-    from toolkit.monitor.summary import report
     from toolkit.objectives.causal_lm import CausalLanguageModeling
-    from toolkit.parallel.loading import distributed_config
-    from toolkit.publish import publish
     from toolkit.run import fine_tune
-    from toolkit.start import start
+    from toolkit.stages import begin, data_of, leave, model_of
 
-    run = start(config)
-    if run.finished:
-        run.say(f"{run.folder.path} is complete already, there is nothing to do")
+    run = begin(config)
+    if run is None:
         return
     for line in derived:
         run.say(line)
@@ -73,27 +64,14 @@ def main() -> None:
     documents = replace(config.data, max_length=UNCUT) if wanted.packing == "across" else config.data
     if "data.overlength" not in config.given:
         documents = replace(documents, overlength="split")
-    with PreparationProgress(active=run.layout.is_main) as progress:
-        data = prepare(
-            documents,
-            tokenizer,
-            seed=config.seed,
-            prompts=0,
-            note=run.say,
-            progress=progress,
-            accepted=TEXTS,
-            pack=partial(
-                pack, size=block, how=wanted.packing, isolated=wanted.document_mask, seed=config.seed, note=run.say
-            ),
-        )
-    build = partial(build_model, config, tokenizer, mixed_precision=run.layout.mixed_precision, say=run.say)
-    model = build(sharded=distributed_config(run.layout.choices))
+    blocks = partial(
+        pack, size=block, how=wanted.packing, isolated=wanted.document_mask, seed=config.seed, note=run.say
+    )
+    data = data_of(run, tokenizer, accepted=TEXTS, pack=blocks, config=documents)
+    model = model_of(run, tokenizer)
     objective = CausalLanguageModeling(label_smoothing=config.train.label_smoothing_factor)
     evaluations = fine_tune(run, model, tokenizer, data, objective)
-    if run.layout.is_main:
-        write_card(run.folder, gather(run, model, tokenizer, data, evaluations, [], []))
-        report(run.folder, evaluations, [], [])
-    publish(run)
+    leave(run, model, tokenizer, data, evaluations)
 
 
 if __name__ == "__main__":

@@ -35,55 +35,36 @@ def main() -> None:
     config = parse(SFTConfig, demo=DEMO)
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
-    from toolkit.build import build_model
-    from toolkit.card.gather import gather
-    from toolkit.card.write import write_card
-    from toolkit.data.prepare import prepare
     from toolkit.evaluation import answer
     from toolkit.finished import load_finished
     from toolkit.models import load_tokenizer
-    from toolkit.monitor.preparation import PreparationProgress
-    from toolkit.monitor.summary import report
     from toolkit.objectives.causal_lm import CausalLanguageModeling
-    from toolkit.parallel.loading import distributed_config
-    from toolkit.publish import publish
     from toolkit.run import fine_tune
-    from toolkit.start import start
+    from toolkit.stages import begin, data_of, leave, model_of
 
-    # What can be wrong is found here, before any weight is loaded.
-    run = start(config)
-    if run.finished:
-        run.say(f"{run.folder.path} is complete already, there is nothing to do")
+    run = begin(config)
+    if run is None:
         return
     tokenizer = load_tokenizer(config.model)
-    with PreparationProgress(active=run.layout.is_main) as progress:
-        data = prepare(
-            config.data,
-            tokenizer,
-            seed=config.seed,
-            prompts=config.generate_rows,
-            note=run.say,
-            progress=progress,
-            max_steps=config.train.max_steps,
-        )
+    data = data_of(run, tokenizer, prompts=config.generate_rows)
 
-    build = partial(build_model, config, tokenizer, mixed_precision=run.layout.mixed_precision, say=run.say)
-    model, tokens = build(), config.generate_max_tokens
-    before = answer(run.layout, model, tokenizer, data.prompts, max_new_tokens=tokens, beat=run.beat)
-    if (mesh := distributed_config(run.layout.choices)) is not None:
-        model = build(sharded=mesh)
+    # Answers of the model as it starts, whole on each process, and at the end of that in the folder, as a user would load it.
+    ask = partial(
+        answer,
+        run.layout,
+        tokenizer=tokenizer,
+        prompts=data.prompts,
+        max_new_tokens=config.generate_max_tokens,
+        beat=run.beat,
+    )
+    model = model_of(run, tokenizer, whole=True)
+    before = ask(model)
+    if run.layout.choices.sharded_loading:
+        model = model_of(run, tokenizer)
     objective = CausalLanguageModeling(label_smoothing=config.train.label_smoothing_factor)
     evaluations = fine_tune(run, model, tokenizer, data, objective)
-
-    after = []
-    if data.prompts:
-        # Answers come from the folder that the run leaves, as a user would load it.
-        finished, _ = load_finished(run.folder.model)
-        after = answer(run.layout, finished, tokenizer, data.prompts, max_new_tokens=tokens, beat=run.beat)
-    if run.layout.is_main:
-        write_card(run.folder, gather(run, model, tokenizer, data, evaluations, before, after))
-        report(run.folder, evaluations, before, after)
-    publish(run)
+    after = ask(load_finished(run.folder.model)[0]) if data.prompts else []
+    leave(run, model, tokenizer, data, evaluations, before, after)
 
 
 if __name__ == "__main__":
