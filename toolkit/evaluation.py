@@ -18,8 +18,6 @@ from toolkit.monitor.heartbeat import Beat
 from toolkit.objectives import mean
 from toolkit.steps import Feed
 
-# How much was evaluated, not how well.
-COUNTS = ("eval_tokens", "eval_pairs", "eval_answers")
 # Rows that are cut into micro-batches at once: all of a large evaluation set would be laid out in memory otherwise.
 _ROWS_AT_ONCE = 4096
 
@@ -39,10 +37,10 @@ def evaluate_loss(
     """Mean loss over all labelled tokens of all rows, in eval mode.
 
     The rows are cut like global batches: every rank runs the same number of micro-batches, so collectives inside the
-    forward cannot wait for ever, and fillers weigh nothing, so no row counts twice. Returns `eval_loss`, `eval_UNIT` (how many
-    labelled tokens, pairs, ...), `eval_perplexity` (its exponential) where that means something, and the objective's own
-    metrics as `eval_NAME`. `together`: rows that an objective which looks at others compares with each other. `ranges`: the
-    rows of each source, by name; with more than one, `eval_loss/SOURCE` is each one's own loss.
+    forward cannot wait for ever, and fillers weigh nothing, so no row counts twice. Returns `eval_loss`, `eval_UNIT` (an int:
+    how many labelled tokens, pairs, ...), `eval_perplexity` (its exponential) where that means something, and the objective's
+    own metrics as `eval_NAME`. `together`: rows that an objective which looks at others compares with each other. `ranges`:
+    the rows of each source, by name; with more than one, `eval_loss/SOURCE` is each one's own loss.
     """
     was_training = module.training
     module.eval()
@@ -71,7 +69,7 @@ def evaluate_loss(
         sums[name] = [one + other for one, other in zip(sums.get(name, [0.0] * 2), here, strict=False)]
     weight = sums.pop("weight")[0]
     loss = sums.pop("loss")[0] / weight
-    result = {"eval_loss": loss, f"eval_{unit}": weight}
+    result = {"eval_loss": loss, f"eval_{unit}": round(weight)}
     if perplexity:
         result["eval_perplexity"] = math.exp(min(loss, 700.0))
     result |= {f"eval_{name}": mean(total, weight) for name, total in sums.items()}

@@ -46,7 +46,7 @@ def test_metadata_of_a_full_model(tmp_path: Path) -> None:
                         "task": {"type": "text-generation"},
                         "dataset": {"name": "org/qa, 9 rows", "type": "org/qa", "split": "test", "revision": "v2"},
                         "metrics": [
-                            {"type": "loss", "value": 1.25, "name": "Loss per labelled token"},
+                            {"type": "loss", "value": 1.25, "name": "Loss"},
                             {"type": "exact_match", "value": 0.5, "name": "Exact match"},
                         ],
                     }
@@ -133,3 +133,18 @@ def test_every_snippet_is_python(chat: bool, adapter: AdapterFacts | None, gguf:
 def test_backticks_in_code() -> None:
     assert code("a`b``c") == "``` a`b``c ```"
     assert code("plain") == "`plain`"
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        ("eval_perplexity", "per labelled token (120 of them)"),
+        ("eval_rewards/margins", "means over pairs of answers"),
+        ("eval_kl", "mean over the judged answers"),
+        ("eval_divergence", "the share of them where the model ranks first what its teacher does"),
+        ("eval_something", "means over what the recipe's objective counts"),
+    ],
+)
+def test_figures_are_explained_as_what_they_are(shown: str, words: str) -> None:
+    text = card_text(replace(FACTS, metrics=(Metric("eval_loss", 2.0, 1.0), Metric(shown, 1.0, 0.5))))
+    assert words in text

@@ -20,7 +20,7 @@ from toolkit.card.origin import base_facts, without_home
 from toolkit.card.sources import eval_sources, train_sources
 from toolkit.config import RunConfig
 from toolkit.data.prepared import PreparedData
-from toolkit.evaluation import COUNTS, Answer
+from toolkit.evaluation import Answer
 from toolkit.layout import Layout
 from toolkit.models import describe_dtypes
 from toolkit.monitor.progress import logged
@@ -136,7 +136,8 @@ def metrics(
 ) -> tuple[Metric, ...]:
     """Each figure of the evaluations, and the exact match of generated answers."""
     first, last = evaluations.get("before", {}), evaluations.get("after", {})
-    found = [Metric(name, first.get(name), last.get(name)) for name in last if name not in COUNTS]
+    counted = {name for name, value in last.items() if isinstance(value, int)}  # how much was evaluated, not how well
+    found = [Metric(name, first.get(name), last.get(name)) for name in last if name not in counted]
     if after:
         found.append(Metric("exact_match", _exact(before), _exact(after)))
     return tuple(found)

@@ -10,7 +10,7 @@ from toolkit.card.facts import CardFacts, SourceFacts
 
 # Names of metrics on the hub, where it has one.
 _HUB_METRICS = {
-    "eval_loss": ("loss", "Loss per labelled token"),
+    "eval_loss": ("loss", "Loss"),
     "eval_perplexity": ("perplexity", "Perplexity"),
     "eval_token_accuracy": ("accuracy", "Token accuracy"),
     "exact_match": ("exact_match", "Exact match"),

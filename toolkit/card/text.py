@@ -16,6 +16,30 @@ _METRIC_NAMES = {
     "exact_match": "exact match",
 }
 
+# What the figures are, by one that shows which loss it was.
+_EXPLAINED = {
+    "eval_perplexity": (
+        "Loss: mean cross-entropy per labelled token ({labels} of them); perplexity: its exponential; token accuracy: "
+        "the share of labelled tokens that the model ranks first, given the right text before them."
+    ),
+    "eval_rewards/margins": (
+        "Loss and all other figures: means over pairs of answers. logps: sums of the log-probabilities of an answer's "
+        "tokens; rewards: beta times what the loss compares; rewards/accuracies: the share of pairs whose better answer "
+        "has more."
+    ),
+    "eval_kl": (
+        "Loss: mean over the judged answers. kl: what the model has come to prefer of answers in general, and all rewards are "
+        "compared with; rewards and logps: means over desirable (chosen) and other (rejected) answers of beta times what "
+        "training changed of their log-probabilities, and of these."
+    ),
+    "eval_divergence": (
+        "Loss: of cross-entropy and divergence as they were weighed in training; all figures are means over labelled tokens "
+        "({labels} of them). teacher agreement and token accuracy: the share of them where the model ranks first what its "
+        "teacher does, and the label."
+    ),
+}
+_ANYTHING = "Loss and all other figures are means over what the recipe's objective counts."
+
 
 def card_text(facts: CardFacts) -> str:
     """The card below its metadata, as Markdown."""
@@ -82,17 +106,8 @@ def evaluation(facts: CardFacts) -> str:
     labels = sum(source.labels for source in facts.eval)
     where = "held out of the training data" if facts.held_out else "given as evaluation data"
     how = f"On {rows:,} rows {where}, each once, with dropout off. "
-    if any(metric.name == "eval_perplexity" for metric in facts.metrics):
-        how += (
-            f"Loss: mean cross-entropy per labelled token ({labels:,} of them); perplexity: its exponential; token accuracy: "
-            "the share of labelled tokens that the model ranks first, given the right text before them."
-        )
-    else:
-        how += (
-            "Loss and all other figures: means over pairs of answers. logps: sums of the log-probabilities of an answer's "
-            "tokens; rewards: beta times what the loss compares; rewards/accuracies: the share of pairs whose better answer "
-            "has more."
-        )
+    names = {metric.name for metric in facts.metrics}
+    how += next((text for name, text in _EXPLAINED.items() if name in names), _ANYTHING).format(labels=f"{labels:,}")
     if facts.exact_rows:
         how += (
             f" Exact match: the share of {facts.exact_rows:,} of these rows whose greedy answer, of at most "

@@ -53,7 +53,7 @@ class ProgressLog:
         """An evaluation after `step` optimizer steps is done."""
         self._write({"step": step, **metrics})
         if self._active:
-            console.print(f"step {step}/{self._total}  " + "  ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
+            console.print(f"step {step}/{self._total}  " + "  ".join(f"{k} {_figure(v)}" for k, v in metrics.items()))
 
     def checkpoint(self, step: int, seconds: float, stalled: float) -> None:
         """A checkpoint is complete: seconds to write it, and seconds that training stood still for it."""
@@ -97,3 +97,8 @@ def open_at(path: Path, step: int) -> TextIO:
     part.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
     part.replace(path)
     return path.open("a", encoding="utf-8")
+
+
+def _figure(value: float) -> str:
+    """Counts are ints."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"

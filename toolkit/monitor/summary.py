@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from toolkit.evaluation import COUNTS, Answer
+from toolkit.evaluation import Answer
 from toolkit.monitor.banner import console, note
 from toolkit.run_folder import RunFolder
 
@@ -24,7 +24,7 @@ def report(
     rows = {
         name: (f"{value:.4f}", f"{evaluations['after'][name]:.4f}")
         for name, value in evaluations.get("before", {}).items()
-        if name not in COUNTS
+        if not isinstance(value, int)  # how much was evaluated, not how well
     }
     if after:
         exact = [sum(a.exact for a in answers) / len(answers) for answers in (before, after)]
