@@ -70,6 +70,8 @@ def test_blocks_as_rows() -> None:
     said: list[str] = []
     documents = rows_of([1, 2, 3, 4, 5], [6, 7], [8, 9, 10])
     blocks = pack(documents, size=4, how="across", isolated=True, seed=0, note=said.append)
+    more = pack(documents, size=2, how="across", isolated=True, seed=0, note=lambda line: None)
+    assert len(more.values) == len(more) > len(documents), "more blocks than documents"
     assert len(blocks) == 3
     assert blocks.lengths.tolist() == [4, 4, 2]
     stream = np.concatenate([blocks.ids(i) for i in range(3)]).tolist()

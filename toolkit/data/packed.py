@@ -45,6 +45,11 @@ class PackedRows(TokenRows):
         pieces = np.concatenate([np.diff(packing.blocks) for packing in self.packings])
         return (self.lengths - (pieces if self.isolated else 1)).astype(np.int32)
 
+    @cached_property
+    def values(self) -> np.ndarray:
+        """[blocks] NaN: blocks are not judged."""
+        return np.full(len(self), np.nan, np.float32)
+
     def _pieces(self, row: int) -> list[tuple[int, int, int]]:
         """(document, first token in it, tokens) of a block."""
         part = int(np.searchsorted(self.starts, row, side="right")) - 1
