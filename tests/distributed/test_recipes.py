@@ -82,6 +82,8 @@ def test_one_curve_on_every_layout_and_after_a_resume(tmp_path: Path, name: str)
 
     wanted = run("single")
     assert len(wanted.steps()) == 5
+    assert set(recipe.compared) <= set(wanted.steps()[0])
+    assert "metrics" not in wanted.steps()[0], "the objective's figures stand beside the others"
     others = {0: [run("ddp"), run("fsdp2")], 3: [run("ddp", "--resume", str(wanted.folder / "checkpoint-3"))]}
     for start, runs in others.items():
         for mine in runs:

@@ -38,7 +38,8 @@ class ProgressLog:
     def step(self, result: StepResult) -> None:
         """An optimizer step is done."""
         entry = dataclasses.asdict(result)
-        self._write({**entry, **entry.pop("metrics")})
+        own = entry.pop("metrics")
+        self._write(entry | own)
         speed = f"{result.tokens_per_second:,.0f}"
         self._bar.update(self._task, completed=result.step, loss=f"{result.loss:.4f}", speed=speed)
         shown = result.step % self._log_every == 0 or result.step in (1, self._total)
