@@ -46,12 +46,10 @@ def main() -> None:
         raise UserError("data.streaming: objective.top_k asks about all rows before the first step; keep one")
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
-    from toolkit.evaluation import answer
-    from toolkit.finished import load_finished
     from toolkit.models import load_tokenizer
     from toolkit.objectives.distillation import Distillation, DistillationSettings
     from toolkit.run import fine_tune
-    from toolkit.stages import begin, data_of, leave, model_of
+    from toolkit.stages import answers_of, begin, data_of, finished_answers_of, leave, model_of
     from toolkit.teacher import check_teacher, load_teacher, with_teaching
 
     check_teacher(config.teacher)
@@ -62,15 +60,7 @@ def main() -> None:
     data = data_of(run, tokenizer, prompts=config.generate_rows)
     teacher = load_teacher(run, config.teacher, tokenizer)
     model = model_of(run, tokenizer, whole=True)
-    ask = partial(
-        answer,
-        run.layout,
-        tokenizer=tokenizer,
-        prompts=data.prompts,
-        max_new_tokens=config.generate_max_tokens,
-        beat=run.beat,
-    )
-    before = ask(model)
+    before = answers_of(run, model, tokenizer, data)
     if run.layout.choices.sharded_loading:
         model = model_of(run, tokenizer)
     settings = DistillationSettings(wanted.divergence, wanted.temperature, wanted.weight, wanted.beta)
@@ -82,7 +72,7 @@ def main() -> None:
         )
         del teacher
     evaluations = fine_tune(run, model, tokenizer, data, objective, annotate)
-    after = ask(load_finished(run.folder.model)[0]) if data.prompts else []
+    after = finished_answers_of(run, tokenizer, data)
     leave(run, model, tokenizer, data, evaluations, before, after)
 
 

@@ -48,14 +48,17 @@ def main() -> None:
     from toolkit.run import fine_tune
     from toolkit.stages import begin, data_of, leave, model_of
 
+    objective = Preference(
+        wanted.loss, LossSettings(wanted.beta, wanted.label_smoothing, wanted.gamma, wanted.nll_weight)
+    )
+    if objective.reference and config.data.streaming:
+        raise UserError("data.streaming: the reference looks at all pairs before the first step; set it to false")
     run = begin(config)
     if run is None:
         return
     tokenizer = load_tokenizer(config.model)
     data = data_of(run, tokenizer, accepted=PREFERENCES)
     model = model_of(run, tokenizer)
-    settings = LossSettings(wanted.beta, wanted.label_smoothing, wanted.gamma, wanted.nll_weight)
-    objective = Preference(wanted.loss, settings)
     annotate = partial(with_reference, run, data=data.fingerprint) if objective.reference else None
     evaluations = fine_tune(run, model, tokenizer, data, objective, annotate)
     leave(run, model, tokenizer, data, evaluations)

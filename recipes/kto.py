@@ -34,6 +34,8 @@ def main() -> None:
     """Configuration, data, model, training; each step fails before the costly one after it."""
     config = parse(JudgementConfig, demo=DEMO)
     wanted = config.objective
+    if config.data.streaming:
+        raise UserError("data.streaming: the reference looks at all answers before the first step; set it to false")
     if config.train.label_smoothing_factor:
         raise UserError("train.label_smoothing_factor: means nothing for judged answers; set it to 0")
 

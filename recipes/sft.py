@@ -11,7 +11,6 @@ with the token that ends the turn. Every key: --help. The result, OUTPUT_DIR/mod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from toolkit.config import RunConfig, option
@@ -35,12 +34,10 @@ def main() -> None:
     config = parse(SFTConfig, demo=DEMO)
 
     # Torch and transformers take seconds to import; a typo in a config should not have to wait for them.
-    from toolkit.evaluation import answer
-    from toolkit.finished import load_finished
     from toolkit.models import load_tokenizer
     from toolkit.objectives.causal_lm import CausalLanguageModeling
     from toolkit.run import fine_tune
-    from toolkit.stages import begin, data_of, leave, model_of
+    from toolkit.stages import answers_of, begin, data_of, finished_answers_of, leave, model_of
 
     run = begin(config)
     if run is None:
@@ -48,22 +45,13 @@ def main() -> None:
     tokenizer = load_tokenizer(config.model)
     data = data_of(run, tokenizer, prompts=config.generate_rows)
 
-    # Answers of the model as it starts, whole on each process, and at the end of that in the folder, as a user would load it.
-    ask = partial(
-        answer,
-        run.layout,
-        tokenizer=tokenizer,
-        prompts=data.prompts,
-        max_new_tokens=config.generate_max_tokens,
-        beat=run.beat,
-    )
     model = model_of(run, tokenizer, whole=True)
-    before = ask(model)
+    before = answers_of(run, model, tokenizer, data)
     if run.layout.choices.sharded_loading:
         model = model_of(run, tokenizer)
     objective = CausalLanguageModeling(label_smoothing=config.train.label_smoothing_factor)
     evaluations = fine_tune(run, model, tokenizer, data, objective)
-    after = ask(load_finished(run.folder.model)[0]) if data.prompts else []
+    after = finished_answers_of(run, tokenizer, data)
     leave(run, model, tokenizer, data, evaluations, before, after)
 
 

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.objectives.test_preference import rows
-from toolkit.checksum import checksum
+from toolkit.checksum import checksum, figures_name
 from toolkit.layout import build_layout
-from toolkit.reference import _key, _store, _stored
+from toolkit.reference import _store, _stored
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def model(tiny_model: Path):
     return AutoModelForCausalLM.from_pretrained(tiny_model)
 
 
-def key(model, data: str = "data") -> str:
+def key(model, data: str = "data", *more: float) -> str:
     layout = build_layout()
-    return _key(layout, model, checksum(layout, model), rows(), data)
+    return figures_name(layout, model, checksum(layout, model), rows(), data, *more)
 
 
 def test_the_smallest_change_of_one_weight_gives_another_name(model, tiny_model: Path) -> None:
@@ -41,7 +41,7 @@ def test_weights_that_change_places_give_another_name(model) -> None:
 
 
 def test_other_data_another_precision_and_another_adapter_give_another_name(model, build) -> None:
-    assert key(model, "other data") != key(model)
+    assert len({key(model), key(model, "other data"), key(model, "data", 2), key(model, "data", 2, 1.5)}) == 4
     assert key(model.to(torch.bfloat16)) != key(model.float())
     names = {key(build(r=4, alpha=alpha, target_modules=["q_proj"])[0]) for alpha in (4, 8)}
     assert len(names) == 2

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from toolkit.config import ModelConfig
 from toolkit.errors import UserError
-from toolkit.teacher import _check_vocabulary, check_teacher
+from toolkit.teacher import check_teacher, check_vocabularies
 
 
 def test_a_teacher_that_is_not_there(tmp_path: Path) -> None:
@@ -21,10 +21,10 @@ def test_a_teacher_that_is_not_there(tmp_path: Path) -> None:
 
 def test_another_vocabulary(tiny_model: Path) -> None:
     mine, theirs = (AutoTokenizer.from_pretrained(tiny_model) for _ in range(2))
-    _check_vocabulary(mine, theirs)
+    check_vocabularies(mine, theirs)
     size = len(theirs)
     theirs.add_tokens(["<new>"])
     with pytest.raises(
         UserError, match=rf"{size + 1:,} and {size:,} tokens; the first difference: '<new>' is {size} and None"
     ):
-        _check_vocabulary(mine, theirs)
+        check_vocabularies(mine, theirs)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from toolkit.data.collate import MicroBatch as MicroBatch
     from toolkit.errors import UserError as UserError
     from toolkit.errors import exit_with_message as exit_with_message
-    from toolkit.evaluation import answer as answer
     from toolkit.models import load_tokenizer as load_tokenizer
     from toolkit.objectives import Objective as Objective
     from toolkit.objectives import ObjectiveOutput as ObjectiveOutput
@@ -27,8 +26,10 @@ if TYPE_CHECKING:
     from toolkit.objectives.log_probs import target_log_probs as target_log_probs
     from toolkit.parsing import parse as parse
     from toolkit.run import fine_tune as fine_tune
+    from toolkit.stages import answers_of as answers_of
     from toolkit.stages import begin as begin
     from toolkit.stages import data_of as data_of
+    from toolkit.stages import finished_answers_of as finished_answers_of
     from toolkit.stages import leave as leave
     from toolkit.stages import model_of as model_of
 
@@ -45,7 +46,8 @@ _HOME = {
     "data_of": "stages",
     "model_of": "stages",
     "fine_tune": "run",
-    "answer": "evaluation",
+    "answers_of": "stages",
+    "finished_answers_of": "stages",
     "leave": "stages",
     "MicroBatch": "data.collate",
     "Objective": "objectives",

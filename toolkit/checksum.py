@@ -1,4 +1,4 @@
-"""A name for all numbers in a model, the same however they are spread over processes."""
+"""Names for what a model is and for what it makes of rows, the same however it is spread over processes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,28 @@ from collections.abc import Iterator
 import torch
 import xxhash
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+from transformers import __version__ as transformers_version
 
+from toolkit.data.tokens import TokenRows
 from toolkit.layout import Layout
 
 _NUMBERS_AT_ONCE = 2**22
+
+
+def figures_name(layout: Layout, model: PreTrainedModel, weights: str, rows: TokenRows, data: str, *more: float) -> str:
+    """Of the figures that `model` makes of `rows`: another after any change of what they depend on but the order of sums.
+
+    weights: `checksum(layout, model)`. data: names the content that `rows` are of. more: settings that count.
+    """
+    adapters = {name: str(config) for name, config in sorted(getattr(model, "peft_config", {}).items())}
+    described = model.config.to_dict() | {"_name_or_path": None}
+    chosen = [None if part is None else xxhash.xxh3_128_hexdigest(part.tobytes()) for _, part in rows.parts]
+    # In 16 bits, DDP rounds what autocast names and FSDP2 everything.
+    computed = layout.mixed_precision, layout.mixed_precision != "no" and layout.is_fsdp
+    versions = transformers_version, torch.__version__
+    facts = [weights, described, adapters, versions, computed, data, chosen, len(rows), more]
+    return xxhash.xxh3_128_hexdigest(json.dumps(facts, sort_keys=True, default=str).encode())
 
 
 @torch.no_grad()

@@ -147,7 +147,7 @@ class Course:
             t.data.eval_ranges,
             unit=objective.unit,
             perplexity=objective.perplexity,
-            **({} if t.eval_feed.looked_at is None else {"together": run.config.train.global_batch_size}),
+            together=None if t.eval_feed.looked_at is None else run.config.train.global_batch_size,
             beat=run.beat,
         )
         self._evaluations[name] = found

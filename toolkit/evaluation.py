@@ -31,7 +31,7 @@ def evaluate_loss(
     *,
     unit: str = "tokens",
     perplexity: bool = True,
-    together: int = _ROWS_AT_ONCE,
+    together: int | None = None,
     beat: Beat | None = None,
 ) -> dict[str, float]:
     """Mean loss over all labelled tokens of all rows, in eval mode.
@@ -47,8 +47,9 @@ def evaluate_loss(
     moved = partial(beat, "evaluate") if beat is not None else _still
     totals: dict[tuple[str, str], torch.Tensor] = {}
     for source, (first, stop) in (ranges or {"": (0, len(feed.rows))}).items():
-        for start in range(first, stop, together):
-            row_ids, seen = np.arange(start, min(start + together, stop)), None
+        at_once = together or _ROWS_AT_ONCE
+        for start in range(first, stop, at_once):
+            row_ids, seen = np.arange(start, min(start + at_once, stop)), None
             if (looked_at := feed.first_look(row_ids)) is not None:
                 seen = look(layout, module, looked_at, len(row_ids), moved)
             for batch in feed.micro_batches(row_ids):

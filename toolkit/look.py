@@ -36,8 +36,8 @@ def look(
             values = module(batch.to(layout.device), True).float()
             if found is None:
                 found = torch.zeros(rows, values.shape[1], device=layout.device)
-            if batch.places is not None and len(batch.places):
-                found[batch.places.to(layout.device)] = values
+            if batch.rows:
+                found[batch.known.places.to(layout.device)] = values  # type: ignore[union-attr, index]
     layout.shard_again(module)
     assert found is not None, "every rank has a micro-batch, be it a filler"
     return layout.total(found)
@@ -50,4 +50,4 @@ def again(seed: int, number: int) -> None:
 
 def with_seen(batch: MicroBatch, seen: torch.Tensor | None) -> MicroBatch:
     """`batch`, and what was seen of the whole global batch."""
-    return batch if seen is None else replace(batch, seen=seen)
+    return batch if seen is None else replace(batch, known=batch.known.but(seen=seen))

@@ -7,7 +7,6 @@ another with the same model and data, takes them from there, and after any chang
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,16 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import xxhash
 from transformers import PreTrainedModel
-from transformers import __version__ as transformers_version
 
-from toolkit.checksum import checksum
+from toolkit.checksum import checksum, figures_name
 from toolkit.config import RunConfig
 from toolkit.data.cache import cache_folder
 from toolkit.data.collate import MicroBatch
 from toolkit.data.mismatched import MismatchedRows
-from toolkit.data.tokens import TokenRows
+from toolkit.errors import UserError
 from toolkit.layout import Layout
 from toolkit.monitor.heartbeat import Beat
 from toolkit.objectives import ObjectiveModule, ObjectiveOutput
@@ -58,7 +55,7 @@ def with_reference(run: Run, module: torch.nn.Module, feeds: Mapping[str, Feed],
     folder = layout.on_main(lambda: cache_folder(config.data.cache_dir, "reference"))
     weights, found = checksum(layout, model), {}
     for name, feed in feeds.items():
-        file = folder / f"{_key(layout, model, weights, feed.rows, f'{name}: {data}')}.npy"
+        file = folder / f"{figures_name(layout, model, weights, feed.rows, f'{name}: {data}')}.npy"
         known, said = _obtain(run, module, feed, file)
         run.say(f"reference: {_what(config)}; log-probabilities of {len(feed.rows):,} {name} rows: {said}")
         found[name] = replace(feed, rows=replace(feed.rows, reference=known))
@@ -69,11 +66,22 @@ def with_mismatched(run: Run, module: torch.nn.Module, feeds: Mapping[str, Feed]
     """`feeds` with what the model, as it is now, thinks of their answers, and of the answers of other rows to their prompts,
     which are looked at first in every step."""
     seed, longest = run.config.seed, run.config.data.max_length
+    for name, feed in feeds.items():
+        if len(feed.rows) < 2:
+            raise UserError(
+                f"data: {len(feed.rows)} {name} row; an answer is compared with those of other rows, of which there are none"
+            )
     known = with_reference(run, module, feeds, data=data)
     mismatched = {
         f"mismatched {name}": replace(feed, rows=MismatchedRows(feed.rows.parts, seed=seed, max_length=longest))
         for name, feed in feeds.items()
     }
+    for name, feed in mismatched.items():
+        assert isinstance(feed.rows, MismatchedRows)
+        if feed.rows.shortened:
+            run.say(
+                f"{name} rows: {feed.rows.shortened:,} of {len(feed.rows):,} answers lose their end (data.max_length {longest})"
+            )
     others = with_reference(run, module, mismatched, data=f"{data} {seed} {longest}")
     return {name: replace(feed, looked_at=others[f"mismatched {name}"].rows) for name, feed in known.items()}
 
@@ -114,24 +122,6 @@ def reference_log_probs(layout: Layout, module: torch.nn.Module, feed: Feed, bea
     module.train(was_training)
     layout.shard_again(module)
     return layout.total(found).cpu().numpy()
-
-
-def _key(layout: Layout, model: PreTrainedModel, weights: str, rows: TokenRows, data: str) -> str:
-    """Names everything that log-probabilities depend on but for the order of sums."""
-    adapters = {name: str(config) for name, config in sorted(getattr(model, "peft_config", {}).items())}
-    described = model.config.to_dict() | {"_name_or_path": None}
-    chosen = [None if part is None else xxhash.xxh3_128_hexdigest(part.tobytes()) for _, part in rows.parts]
-    facts = [
-        weights,
-        described,
-        adapters,
-        transformers_version,
-        torch.__version__,
-        layout.mixed_precision,
-        data,
-        chosen,
-    ]
-    return xxhash.xxh3_128_hexdigest(json.dumps([*facts, len(rows)], sort_keys=True, default=str).encode())
 
 
 def _stored(file: Path, shape: tuple[int, int]) -> np.ndarray | None:

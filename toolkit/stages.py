@@ -15,7 +15,9 @@ from toolkit.data.prepare import prepare
 from toolkit.data.prepared import PreparedData
 from toolkit.data.shapes import SUPERVISED
 from toolkit.data.tokens import TokenRows
-from toolkit.evaluation import Answer
+from toolkit.errors import UserError
+from toolkit.evaluation import Answer, answer
+from toolkit.finished import load_finished
 from toolkit.monitor.preparation import PreparationProgress
 from toolkit.monitor.summary import report
 from toolkit.parallel.loading import distributed_config
@@ -48,6 +50,8 @@ def data_of(
 
     accepted: names of the shapes that the recipe learns from (`toolkit.data.shapes`). config: in place of the run's own.
     """
+    if run.config.generate_rows and not prompts:
+        raise UserError("generate_rows: this recipe generates no answers; set it to 0")
     with PreparationProgress(active=run.layout.is_main) as progress:
         return prepare(
             config or run.config.data,
@@ -69,6 +73,19 @@ def model_of(run: Run, tokenizer: PreTrainedTokenizerBase, *, whole: bool = Fals
     return build_model(run.config, tokenizer, mixed_precision=run.layout.mixed_precision, say=run.say, sharded=sharded)
 
 
+def answers_of(
+    run: Run, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData
+) -> list[Answer]:
+    """What `model`, whole on each process, answers to the prompts of the evaluation rows; see `evaluation.answer`."""
+    longest = run.config.generate_max_tokens
+    return answer(run.layout, model, tokenizer, data.prompts, max_new_tokens=longest, beat=run.beat)
+
+
+def finished_answers_of(run: Run, tokenizer: PreTrainedTokenizerBase, data: PreparedData) -> list[Answer]:
+    """The same of the model in the run's folder, loaded as a user would load it."""
+    return answers_of(run, load_finished(run.folder.model)[0], tokenizer, data) if data.prompts else []
+
+
 def leave(
     run: Run,
     model: PreTrainedModel,
@@ -80,7 +97,7 @@ def leave(
 ) -> None:
     """The end of a run: the model's card, the table of what was achieved, and the upload where one is wished.
 
-    evaluations: what `fine_tune` returned. before, after: answers to evaluation rows, by `evaluation.answer`.
+    evaluations: what `fine_tune` returned. before, after: answers to evaluation rows, by `answers_of`.
     """
     if run.layout.is_main:
         write_card(run.folder, gather(run, model, tokenizer, data, evaluations, before, after))

@@ -71,10 +71,11 @@ class Feed:
         """The same, each with the rows that are in it."""
         everywhere = np.arange(len(row_ids))
         mine = split(everywhere, self.rows.lengths[row_ids], self.dp_size, self.capacity)[self.dp_rank]
-        return [
-            (row_ids[places], replace(_lay_out(self, self.rows, row_ids[places]), places=torch.from_numpy(places)))
-            for places in mine
-        ]
+        return [(row_ids[places], self._batch(row_ids, places)) for places in mine]
+
+    def _batch(self, row_ids: np.ndarray, places: np.ndarray) -> MicroBatch:
+        batch = _lay_out(self, self.rows, row_ids[places])
+        return replace(batch, known=batch.known.but(places=torch.from_numpy(places)))
 
     def steps(self, plan: BatchPlan, start: int, stop: int, passed_by: Container[int] = ()) -> Iterator[Step]:
         """Optimizer steps start..stop-1 of the plan, without those `passed_by`."""

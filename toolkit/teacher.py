@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial as bound
 from pathlib import Path
 
 import numpy as np
 import torch
-import xxhash
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from toolkit.attention import choose_attention
-from toolkit.checksum import checksum
+from toolkit.checksum import checksum, figures_name
 from toolkit.config import ModelConfig
 from toolkit.data.cache import cache_folder
 from toolkit.data.teaching import Teaching
-from toolkit.data.tokens import TokenRows
 from toolkit.errors import UserError
-from toolkit.layout import Layout
 from toolkit.models import base_dtype, check_model_source, load_model, load_tokenizer
 from toolkit.objectives.distillation import Distillation, teacher_log_probs
 from toolkit.start import Run
@@ -33,10 +32,8 @@ _POSITIONS_AT_ONCE = 1024
 
 def check_teacher(config: ModelConfig) -> None:
     """Raises UserError for a teacher that is not there, in no time."""
-    try:
+    with _in_its_name():
         check_model_source(config, frozen=True)
-    except UserError as error:
-        raise _of_the_teacher(error) from None
 
 
 def load_teacher(run: Run, config: ModelConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -47,12 +44,10 @@ def load_teacher(run: Run, config: ModelConfig, tokenizer: PreTrainedTokenizerBa
         raise UserError(
             "parallelism_config: a teacher works on whole rows with whole matrices; set tp_size and cp_size to 1"
         )
-    try:
-        _check_vocabulary(tokenizer, load_tokenizer(config))
+    with _in_its_name():
+        check_vocabularies(tokenizer, load_tokenizer(config))
         of = replace(config, dtype=base_dtype(config, layout.mixed_precision))
         teacher = load_model(of, seed=0, frozen=True).eval().requires_grad_(False)
-    except UserError as error:
-        raise _of_the_teacher(error) from None
     if run.config.train.padding_free:
         teacher.set_attn_implementation(choose_attention(config.attn_implementation, layout.device))
     run.say(
@@ -61,11 +56,18 @@ def load_teacher(run: Run, config: ModelConfig, tokenizer: PreTrainedTokenizerBa
     return teacher
 
 
-def _of_the_teacher(error: UserError) -> UserError:
-    return UserError(str(error).replace("model.", "teacher."))
+@contextmanager
+def _in_its_name() -> Iterator[None]:
+    """A UserError about a key of the model section is one about the teacher's."""
+    keys = "|".join(item.name for item in fields(ModelConfig))
+    try:
+        yield
+    except UserError as error:
+        raise UserError(re.sub(rf"(?<![\w./])model\.({keys})\b", r"teacher.\1", str(error))) from None
 
 
-def _check_vocabulary(mine: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase) -> None:
+def check_vocabularies(mine: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase) -> None:
+    """Raises UserError unless the teacher's tokenizer, `theirs`, has the same token for every id."""
     one, other = mine.get_vocab(), theirs.get_vocab()
     if one == other:
         return
@@ -94,10 +96,16 @@ def with_teaching(
     data: names the content of all sources. All ranks call it.
     """
     layout, found = run.layout, {}
+    vocabulary = int(teacher.get_output_embeddings().weight.shape[0])  # type: ignore[union-attr, index]
+    if count > vocabulary:
+        raise UserError(
+            f"objective.top_k: {count:,} tokens of a vocabulary of {vocabulary:,}; use fewer, or none to ask for all"
+        )
     root = layout.on_main(lambda: cache_folder(run.config.data.cache_dir, "teacher"))
     teacher = teacher.to(layout.device)  # type: ignore[arg-type]
+    weights = checksum(layout, teacher)
     for name, feed in feeds.items():
-        entry = root / _key(layout, teacher, feed.rows, f"{name}: {data}", count, temperature)
+        entry = root / figures_name(layout, teacher, weights, feed.rows, f"{name}: {data}", count, temperature)
         said = "computed before, taken from the cache"
         if not layout.on_main(entry.is_dir):
             said = "computed"
@@ -117,8 +125,7 @@ def _compute(run: Run, teacher: PreTrainedModel, feed: Feed, entry: Path, count:
     partial = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
     ask, labels = Distillation(teacher=teacher), np.cumsum([0, *rows.labels_per_row])
     vocabulary = int(teacher.get_output_embeddings().weight.shape[0])  # type: ignore[union-attr, index]
-    if layout.is_main:
-        Teaching.create(partial, int(labels[-1]), count)
+    layout.on_main(bound(_written, partial, bound(Teaching.create, partial, int(labels[-1]), count)))
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         stop = min(start + _ROWS_AT_ONCE, len(rows))
         first, size = int(labels[start]), int(labels[stop] - labels[start])
@@ -134,17 +141,18 @@ def _compute(run: Run, teacher: PreTrainedModel, feed: Feed, entry: Path, count:
                 best = teacher_log_probs(taught.hidden[part], taught.head, temperature, vocabulary).topk(count)
                 here = torch.from_numpy(places[part]).to(layout.device)
                 ids[here], log_probs[here] = best.indices.int(), best.values
-        ids, log_probs = layout.total(ids), layout.total(log_probs)
-        if layout.is_main:
-            Teaching.write(partial, first, ids.cpu().numpy(), log_probs.cpu().numpy())
-    if layout.is_main:
-        shutil.rmtree(entry, ignore_errors=True)
-        partial.rename(entry)
-    layout.accelerator.wait_for_everyone()
+        arrays = layout.total(ids).cpu().numpy(), layout.total(log_probs).cpu().numpy()
+        layout.on_main(bound(_written, partial, bound(Teaching.write, partial, first, *arrays)))
+    layout.on_main(bound(_written, partial, bound(partial.rename, entry)))
 
 
-def _key(layout: Layout, teacher: PreTrainedModel, rows: TokenRows, data: str, count: int, temperature: float) -> str:
-    described = teacher.config.to_dict() | {"_name_or_path": None}
-    chosen = [None if part is None else xxhash.xxh3_128_hexdigest(part.tobytes()) for _, part in rows.parts]
-    facts = [checksum(layout, teacher), described, layout.mixed_precision, data, chosen, count, temperature]
-    return xxhash.xxh3_128_hexdigest(json.dumps(facts, sort_keys=True, default=str).encode())
+def _written(partial: Path, write: Callable[[], object]) -> None:
+    """On the main process. Raises UserError where it cannot, and leaves nothing behind."""
+    try:
+        write()
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise UserError(
+            f"{partial.parent}: cannot keep the teacher's likeliest tokens there: {error.strerror}; set data.cache_dir to a "
+            "place with room, or let the teacher work beside the student (objective.top_k: null)"
+        ) from None

@@ -83,6 +83,15 @@ def test_dpo_follows_one_curve_on_every_layout_and_resumes(dpo, tmp_path: Path) 
         assert mine["rewards/margins"] == pytest.approx(step["rewards/margins"], rel=1e-4)
 
 
+@pytest.mark.parametrize("layout", ["fsdp2_bf16", "ddp_bf16"])
+def test_the_reference_stays_fp32_where_the_model_computes_in_bf16(dpo, layout: str) -> None:
+    """A log-probability of -237.1 is -237 in bf16: margins would be rounding. Before the first step there are none."""
+    first = dpo(layout, layout, "--train.max_steps", "1").evaluations()[0]
+    assert first["eval_rewards/margins"] == pytest.approx(0.0, abs=1e-6)
+    assert first["eval_rewards/chosen"] == pytest.approx(0.0, abs=1e-6)
+    assert first["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
+
+
 def test_the_reference_of_a_continued_adapter_is_that_adapter(dpo, sft, base: Path) -> None:
     """E10, and the base stays as it is."""
     first = sft(

@@ -43,5 +43,5 @@ def test_the_loss_of_blocks(tiny_model: Path, how: str, isolated: bool, padding_
     assert output.loss_sum.item() == pytest.approx(expected, rel=1e-5)
     assert int(output.weight) == sum(len(piece) - 1 for piece in pieces) == blocks.label_tokens
     assert batch.tokens == sum(map(len, DOCUMENTS))
-    assert batch.values is not None
-    assert batch.values.isnan().all()
+    assert batch.known.values is not None
+    assert batch.known.values.isnan().all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -26,6 +26,44 @@ class RowLengths:
         self.branches = branches
 
 
+class Known:
+    """What is known of the rows of a micro-batch besides their tokens. All None for a filler.
+
+    reference: [rows, answers of each] their log-probabilities under the reference model.
+    teacher: ([label_tokens, k] token ids, their log-probabilities), a teacher's likeliest.
+    values: [rows] fp32 what each row is judged to be. places: [rows] where they are in the global batch, and seen:
+        [rows of the global batch, any number] what a first look at them all has found; see `look`.
+
+    In an object of its own, and not a dataclass: FSDP2 in bf16 rounds all numbers that it finds in a module's inputs, and it
+    opens dataclasses.
+    """
+
+    def __init__(
+        self,
+        *,
+        reference: torch.Tensor | None = None,
+        teacher: tuple[torch.Tensor, torch.Tensor] | None = None,
+        values: torch.Tensor | None = None,
+        places: torch.Tensor | None = None,
+        seen: torch.Tensor | None = None,
+    ) -> None:
+        self.reference, self.teacher, self.values, self.places, self.seen = reference, teacher, values, places, seen
+
+    def but(self, **changes: Any) -> Known:
+        """The same with changes."""
+        return Known(**{**vars(self), **changes})
+
+    def to(self, device: torch.device) -> Known:
+        """The same on `device`."""
+        return Known(**{name: _moved(value, device) for name, value in vars(self).items()})
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_moved(part, device) for part in value)
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """What one device computes at once.
@@ -42,10 +80,7 @@ class MicroBatch:
         pair is two rows.
     answers: [label_tokens] which answer each target belongs to, in the order of `targets[labelled]`: that of row i is i; of
         pair i the better one is 2 i and the other 2 i + 1. rows: how many rows; pairs: how many of them are pairs.
-    reference: [rows, answers of each] their log-probabilities under the reference model, where those are known.
-    teacher: ([label_tokens, k] token ids, their log-probabilities), a teacher's likeliest, where they are known.
-    values: [rows] fp32 what each row is judged to be. places: [rows] where they are in the global batch, and seen:
-        [rows of the global batch, any number] what a first look at them all has found; see `look`.
+    known: numbers that belong to the rows. Floating-point tensors must stand there and nowhere else; see `Known`.
     """
 
     input_ids: torch.Tensor
@@ -60,11 +95,7 @@ class MicroBatch:
     answers: torch.Tensor | None = None
     rows: int = 0
     pairs: int = 0
-    reference: torch.Tensor | None = None
-    teacher: tuple[torch.Tensor, torch.Tensor] | None = None
-    values: torch.Tensor | None = None
-    places: torch.Tensor | None = None
-    seen: torch.Tensor | None = None
+    known: Known = field(default_factory=Known)
 
     @property
     def labelled(self) -> torch.Tensor:
@@ -76,7 +107,7 @@ class MicroBatch:
         moved: dict[str, Any] = {
             f.name: value.to(device) for f in fields(self) if isinstance(value := getattr(self, f.name), torch.Tensor)
         }
-        return replace(self, **moved)
+        return replace(self, **moved, known=self.known.to(device))
 
     def model_inputs(self) -> dict[str, Any]:
         """Keyword arguments for the model's forward, in the names transformers gives them."""
@@ -110,13 +141,12 @@ def collate(rows: TokenRows, row_ids: np.ndarray, *, padding_free: bool, pad_tok
         batch = _lay_out(chosen, padding_free, pad_token_id)
         learnt = [sum(int((labels[1:] != IGNORE).sum()) for _, labels in row) for row in pieces]
         batch = replace(batch, answers=torch.from_numpy(np.repeat(np.arange(len(pieces)), learnt)))
-    known: dict[str, Any] = {"rows": len(row_ids), "values": torch.from_numpy(rows.values[row_ids])}
-    if rows.reference is not None:
-        known["reference"] = torch.from_numpy(rows.reference[row_ids])
-    if rows.teaching is not None:
-        ids, log_probs = rows.teaching.of(row_ids)
-        known["teacher"] = torch.from_numpy(ids), torch.from_numpy(log_probs)
-    return replace(batch, **known)
+    known = Known(
+        reference=None if rows.reference is None else torch.from_numpy(rows.reference[row_ids]),
+        teacher=None if rows.teaching is None else rows.teaching.of(row_ids),
+        values=torch.from_numpy(rows.values[row_ids]),
+    )
+    return replace(batch, rows=len(row_ids), known=known)
 
 
 class _Rows(NamedTuple):

@@ -44,10 +44,19 @@ class MismatchedRows(TokenRows):
         return np.concatenate(found)
 
     @cached_property
+    def _answers(self) -> np.ndarray:
+        """[rows] tokens of the answer that each row gets, before it is shortened."""
+        return (self._plain.lengths - self._prompts)[self.partners]
+
+    @cached_property
     def labels_per_row(self) -> np.ndarray:
         """[rows] int32 tokens of the answer."""
-        answers = (self._plain.lengths - self._prompts)[self.partners]
-        return np.minimum(answers, np.maximum(1, self.max_length - self._prompts)).astype(np.int32)
+        return np.minimum(self._answers, np.maximum(1, self.max_length - self._prompts)).astype(np.int32)
+
+    @property
+    def shortened(self) -> int:
+        """How many answers lose their end."""
+        return int((self.labels_per_row < self._answers).sum())
 
     @cached_property
     def lengths(self) -> np.ndarray:

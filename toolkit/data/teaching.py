@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 _ARRAYS: dict[str, type] = {"ids": np.int32, "log_probs": np.float32}
 
@@ -29,10 +31,14 @@ class Teaching:
 
     @staticmethod
     def create(folder: Path, labels: int, count: int) -> None:
-        """Empty arrays in a new folder."""
+        """Arrays in a new folder, with the room that they take. Raises OSError where there is none."""
         folder.mkdir(parents=True)
         for name, kind in _ARRAYS.items():
-            np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=kind, shape=(labels, count))
+            file = folder / f"{name}.npy"
+            np.lib.format.open_memmap(file, mode="w+", dtype=kind, shape=(labels, count))
+            if hasattr(os, "posix_fallocate"):  # a mapped file that grows into a full disk ends the process by a signal
+                with file.open("r+b") as opened:
+                    os.posix_fallocate(opened.fileno(), 0, max(1, file.stat().st_size))
 
     @staticmethod
     def write(folder: Path, first: int, ids: np.ndarray, log_probs: np.ndarray) -> None:
@@ -40,9 +46,8 @@ class Teaching:
         for name, values in zip(_ARRAYS, (ids, log_probs), strict=True):
             np.lib.format.open_memmap(folder / f"{name}.npy", mode="r+")[first : first + len(values)] = values
 
-    def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """(ids, log_probs) of the labelled positions of `rows`, in their order."""
         parts = [slice(self.offsets[row], self.offsets[row + 1]) for row in rows]
-        return np.concatenate([self.ids[p] for p in parts]).astype(np.int64), np.concatenate(
-            [self.log_probs[p] for p in parts]
-        )
+        ids, log_probs = (np.concatenate([array[part] for part in parts]) for array in (self.ids, self.log_probs))
+        return torch.from_numpy(ids).long(), torch.from_numpy(log_probs)

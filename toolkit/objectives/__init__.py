@@ -52,7 +52,7 @@ class Objective(Protocol):
 class Looking(Objective, Protocol):
     """An objective whose loss of a row depends on other rows of the global batch.
 
-    It looks at all of them first, without gradients; what it saw comes with each micro-batch as `MicroBatch.seen`.
+    It looks at all of them first, without gradients; what it saw comes with each micro-batch as `batch.known.seen`.
     """
 
     def look(self, model: PreTrainedModel, batch: MicroBatch) -> torch.Tensor:

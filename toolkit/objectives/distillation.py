@@ -72,10 +72,11 @@ class Distillation:
     def taught(self, batch: MicroBatch) -> Taught:
         """What the teacher says of the labelled positions."""
         if self.teacher is None:
-            known = batch.teacher
+            known = batch.known.teacher
             if known is None:  # of a filler
-                known = torch.zeros(0, 1, dtype=torch.long), torch.zeros(0, 1)
-            return Taught(None, None, *(part.to(batch.targets.device) for part in known))
+                nothing = torch.zeros(0, 1, device=batch.targets.device)
+                known = nothing.long(), nothing
+            return Taught(None, None, *known)
         teacher = self.teacher.to(batch.input_ids.device)  # type: ignore[arg-type]
         with torch.no_grad():
             return Taught(hidden_states(teacher, batch)[batch.labelled], OutputHead.of(teacher), None, None)

@@ -46,11 +46,12 @@ class KTO:
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> ObjectiveOutput:
         """Loss sum over the answers of `batch`, as `[]` fp32."""
         log_probs, _ = answer_log_probs(model, batch)
-        assert batch.seen is not None or batch.rows == 0
-        kl = log_probs.new_zeros(()) if batch.seen is None else batch.seen.mean().clamp(min=0.0)
+        seen, values = batch.known.seen, batch.known.values
+        assert seen is not None or batch.rows == 0
+        kl = log_probs.new_zeros(()) if seen is None else seen.mean().clamp(min=0.0)
         beta = self.settings.beta
         ratio = log_probs - _reference(batch, log_probs)
-        desirable = torch.zeros(0, device=ratio.device) if batch.values is None else batch.values
+        desirable = torch.zeros(0, device=ratio.device) if values is None else values
         sign = 2.0 * desirable - 1.0
         weight = desirable * self.settings.desirable_weight + (1.0 - desirable) * self.settings.undesirable_weight
         losses = weight * (1.0 - torch.sigmoid(beta * sign * (ratio - kl)))
@@ -84,4 +85,5 @@ def balance(values: np.ndarray, settings: KTOSettings) -> str:
 
 def _reference(batch: MicroBatch, log_probs: torch.Tensor) -> torch.Tensor:
     """[rows] of a filler, which has no answers, none."""
-    return log_probs.new_zeros(0) if batch.rows == 0 or batch.reference is None else batch.reference[:, 0]
+    known = batch.known.reference
+    return log_probs.new_zeros(0) if batch.rows == 0 or known is None else known[:, 0]

@@ -32,7 +32,7 @@ class Preference:
         """Loss sum over the pairs of `batch`, as `[]` fp32. Log-probabilities are sums over the tokens of an answer."""
         log_probs, tokens = answer_log_probs(model, batch)
         kind, pairs = LOSSES[self.loss], batch.pairs
-        reference = batch.reference if self.reference else None
+        reference = batch.known.reference if self.reference else None
         if self.reference and pairs == 0:
             reference = log_probs.new_zeros(0, 2)  # a filler has no answers to compare
         sides = [
