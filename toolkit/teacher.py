@@ -115,6 +115,7 @@ def with_teaching(
             raise UserError(f"data.cache_dir: {entry} is not seen by all processes; use a folder that all nodes share")
         teaching = Teaching.open(entry, feed.rows.labels_per_row)
         found[name] = replace(feed, rows=replace(feed.rows, teaching=teaching))
+    teacher.to("meta")  # type: ignore[arg-type]  # its weights are let go of, whoever else holds it
     return found
 
 

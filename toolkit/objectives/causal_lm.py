@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from toolkit.data.collate import MicroBatch
 from toolkit.objectives import ObjectiveOutput
 from toolkit.objectives.head import OutputHead, blocks, finish, hidden_states, local, normalised, store_gradient
+from toolkit.objectives.product import HeadProduct, scaled
 from toolkit.parallel.vocabulary import VocabularyShard
 
 # Bytes of logits held at once, in the precision of the matrix product: in bf16 1365 positions of a 49k vocabulary, 441 of
@@ -69,49 +70,28 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         smoothing: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss sum and number of exact predictions (0 when training) of `hidden` `[positions, hidden]`, both `[]`."""
-        device = hidden.device.type
-        autocast = torch.is_autocast_enabled(device)
-        compute = torch.get_autocast_dtype(device) if autocast else weight.dtype
         # Inside a Function gradients are always off, and what it needs is told even under no_grad: so it is passed in.
-        needs_hidden, needs_weight, needs_bias = (training and needed for needed in ctx.needs_input_grad[:3])
+        product = HeadProduct(hidden, weight, bias, [training and needed for needed in ctx.needs_input_grad[:3]])
         loss_sum = torch.zeros((), dtype=torch.float32, device=hidden.device)
         correct = torch.zeros_like(loss_sum)
-        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        # Zeros, not None, where a micro-batch has no labelled position: sharded layouts reduce the same gradients on all ranks.
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
-        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias and bias is not None else None
-        with torch.autocast(device, enabled=False):
-            matrix = weight.to(compute)
-            offset = None if bias is None else bias.to(compute)
-            chunk = max(1, _CHUNK_BYTES // (weight.shape[0] * matrix.element_size()))
-            for start in range(0, hidden.shape[0], chunk):
-                rows, target = hidden[start : start + chunk].to(compute), targets[start : start + chunk]
-                logits = functional.linear(rows, matrix, offset)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for part, logits in product.chunks(_CHUNK_BYTES):
                 if not training:
-                    loss, right = _score(logits, target, scale, softcap, shard)
+                    loss, right = _score(logits, targets[part], scale, softcap, shard)
                     loss_sum, correct = loss_sum + loss, correct + right
                     continue
-                loss_sum += _turn_into_gradient(logits, target, scale, softcap, shard, smoothing)
-                gradient = logits
-                if grad_hidden is not None:
-                    grad_hidden[start : start + chunk] = gradient @ matrix
-                if grad_bias is not None:
-                    grad_bias += gradient.sum(0, dtype=torch.float32)
-                if grad_weight is not None and compute == torch.float32:
-                    grad_weight.addmm_(gradient.T, rows)
-                elif grad_weight is not None:
-                    grad_weight += gradient.T @ rows
-        if shard is not None and grad_hidden is not None:
-            shard.sum(grad_hidden)  # each rank has the part of its own tokens
-        ctx.grads = grad_hidden, grad_weight, grad_bias
+                loss_sum += _turn_into_gradient(logits, targets[part], scale, softcap, shard, smoothing)
+                product.add(part, logits)
+        ctx.grads = product.gradients
+        if shard is not None and ctx.grads[0] is not None:
+            shard.sum(ctx.grads[0])  # each rank has the part of its own tokens
         ctx.mark_non_differentiable(correct)
         return loss_sum, correct
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        # Not in the gradient's own dtype: a loss scale of 2^16 is infinite in fp16.
-        grads = [None if grad is None else grad.mul_(grad_outputs[0]) for grad in ctx.grads]
-        ctx.grads = None
+        """Of the loss sum alone."""
+        grads, ctx.grads = scaled(ctx.grads, grad_outputs[0]), None
         return *grads, None, None, None, None, None, None
 
 

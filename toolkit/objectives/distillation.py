@@ -15,9 +15,12 @@ from toolkit.errors import UserError
 from toolkit.objectives import ObjectiveOutput
 from toolkit.objectives.divergences import DIVERGENCES, likeliest, with_rest
 from toolkit.objectives.head import OutputHead, finish, hidden_states
+from toolkit.objectives.product import HeadProduct, scaled
 from toolkit.parallel.vocabulary import VocabularyShard
 
-_CHUNK_BYTES = 2**26  # of logits held at once, in fp32
+_CHUNK_BYTES = (
+    2**26
+)  # of logits held at once, in the precision of the product; several copies of them in fp32 live beside
 
 
 @dataclass(frozen=True)
@@ -125,42 +128,24 @@ class _Chunked(torch.autograd.Function):
         training: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss sum `[]`, and sums of the metrics `[4]`."""
-        device = hidden.device.type
-        compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-        needs = [training and needed for needed in ctx.needs_input_grad[:3]]
-        grad_hidden = torch.empty_like(hidden) if needs[0] else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs[1] else None
-        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs[2] and bias is not None else None
+        product = HeadProduct(hidden, weight, bias, [training and needed for needed in ctx.needs_input_grad[:3]])
         loss_sum, sums = hidden.new_zeros((), dtype=torch.float32), hidden.new_zeros(4, dtype=torch.float32)
-        with torch.autocast(device, enabled=False):
-            matrix, offset = weight.to(compute), None if bias is None else bias.to(compute)
-            size = max(1, _CHUNK_BYTES // (4 * weight.shape[0]))
-            for start in range(0, hidden.shape[0], size):
-                part = slice(start, start + size)
-                rows = hidden[part].to(compute)
-                raw = functional.linear(rows, matrix, offset)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for part, logits in product.chunks(_CHUNK_BYTES):
                 with torch.set_grad_enabled(training):
-                    raw.requires_grad_(training)
-                    values = finish(raw, scale, softcap)
+                    values = finish(logits.requires_grad_(training), scale, softcap)
                     loss, found = _losses(values, targets[part], taught.part(part), settings)
                 loss_sum, sums = loss_sum + loss.detach(), sums + found.detach()
-                if not training:
-                    continue
-                (gradient,) = torch.autograd.grad(loss, raw)
-                if grad_hidden is not None:
-                    grad_hidden[part] = gradient @ matrix
-                if grad_bias is not None:
-                    grad_bias += gradient.sum(0, dtype=torch.float32)
-                if grad_weight is not None:
-                    grad_weight += gradient.T @ rows
-        ctx.grads = grad_hidden, grad_weight, grad_bias
+                if training:
+                    product.add(part, *torch.autograd.grad(loss, logits))
+        ctx.grads = product.gradients
         ctx.mark_non_differentiable(sums)
         return loss_sum, sums
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grads = [None if grad is None else grad.mul_(grad_outputs[0]) for grad in ctx.grads]
-        ctx.grads = None
+        """Of the loss sum alone."""
+        grads, ctx.grads = scaled(ctx.grads, grad_outputs[0]), None
         return *grads, None, None, None, None, None, None
 
 

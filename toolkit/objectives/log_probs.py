@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from toolkit.data.collate import MicroBatch
 from toolkit.objectives.head import OutputHead, blocks, finish, hidden_states, local, normalised, store_gradient
+from toolkit.objectives.product import HeadProduct
 from toolkit.parallel.vocabulary import VocabularyShard
 
 _CHUNK_BYTES = 2**27  # of logits held at once, in the precision of the matrix product
@@ -53,46 +54,30 @@ class _ChunkedLogProbs(torch.autograd.Function):
         softcap: float | None,
         shard: VocabularyShard | None,
     ) -> torch.Tensor:
-        device = hidden.device.type
-        ctx.compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        """`[positions]` fp32."""
+        product = HeadProduct(hidden, weight, bias)
         ctx.save_for_backward(hidden, weight, bias, targets)
-        ctx.settings = scale, softcap, shard
+        ctx.settings = product.compute, scale, softcap, shard
         found = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
-        with torch.autocast(device, enabled=False):
-            matrix, offset = weight.to(ctx.compute), None if bias is None else bias.to(ctx.compute)
-            for part in _chunks(hidden.shape[0], matrix):
-                logits = functional.linear(hidden[part].to(ctx.compute), matrix, offset)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for part, logits in product.chunks(_CHUNK_BYTES):
                 found[part] = _log_probs(logits, targets[part], scale, softcap, shard)
         return found
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """With the logits of each chunk computed again."""
         hidden, weight, bias, targets = ctx.saved_tensors
-        scale, softcap, shard = ctx.settings
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_weight else None
-        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias and bias is not None else None
+        compute, scale, softcap, shard = ctx.settings
+        product = HeadProduct(hidden, weight, bias, ctx.needs_input_grad[:3], compute)
         with torch.autocast(hidden.device.type, enabled=False):
-            matrix, offset = weight.to(ctx.compute), None if bias is None else bias.to(ctx.compute)
-            for part in _chunks(hidden.shape[0], matrix):
-                rows = hidden[part].to(ctx.compute)
-                gradient = functional.linear(rows, matrix, offset)
-                _turn_into_gradient(gradient, targets[part], grad_outputs[0][part], scale, softcap, shard)
-                if grad_hidden is not None:
-                    grad_hidden[part] = gradient @ matrix
-                if grad_bias is not None:
-                    grad_bias += gradient.sum(0, dtype=torch.float32)
-                if grad_weight is not None:
-                    grad_weight += gradient.T @ rows
-        if shard is not None and grad_hidden is not None:
-            shard.sum(grad_hidden)  # each rank has the part of its own tokens
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None
-
-
-def _chunks(positions: int, matrix: torch.Tensor) -> list[slice]:
-    size = max(1, _CHUNK_BYTES // (matrix.shape[0] * matrix.element_size()))
-    return [slice(start, min(start + size, positions)) for start in range(0, positions, size)]
+            for part, logits in product.chunks(_CHUNK_BYTES):
+                _turn_into_gradient(logits, targets[part], grad_outputs[0][part], scale, softcap, shard)
+                product.add(part, logits)
+        grads = product.gradients
+        if shard is not None and grads[0] is not None:
+            shard.sum(grads[0])  # each rank has the part of its own tokens
+        return *grads, None, None, None, None
 
 
 def _log_probs(
