@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from toolkit.config import DistillationConfig, ModelConfig, RunConfig, option
+from toolkit.config import ModelConfig, RunConfig, option
 from toolkit.errors import UserError, exit_with_message
 from toolkit.parsing import parse
+from toolkit.recipe_config import DistillationConfig
 
 DEMO = Path(__file__).parent / "configs" / "distill" / "demo.yaml"
 

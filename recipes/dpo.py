@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from toolkit.config import PreferenceConfig, RunConfig, option
+from toolkit.config import RunConfig, option
 from toolkit.errors import UserError, exit_with_message
 from toolkit.parsing import parse
+from toolkit.recipe_config import PreferenceConfig
 
 DEMO = Path(__file__).parent / "configs" / "dpo" / "demo.yaml"
 

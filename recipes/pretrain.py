@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from toolkit.config import PretrainConfig, RunConfig, option
+from toolkit.config import RunConfig, option
 from toolkit.errors import UserError, exit_with_message
 from toolkit.parsing import parse
+from toolkit.recipe_config import PretrainConfig
 from toolkit.token_units import in_rows_and_steps
 
 DEMO = Path(__file__).parent / "configs" / "pretrain" / "demo.yaml"

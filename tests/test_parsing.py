@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.config import AnyRunConfig, RunConfig, option
+from toolkit.config import RunConfig, option
 from toolkit.errors import UserError
 from toolkit.parsing import parse, to_yaml
+from toolkit.recipe_config import AnyRunConfig
 
 ROOT = Path(__file__).parents[1]
 RECIPE_CONFIGS = sorted((ROOT / "recipes" / "configs").rglob("*.yaml"))

@@ -74,14 +74,12 @@ def train(
     wishes: Callable[[], Wishes],
     after_step: Callable[[int, Wishes], None],
 ) -> None:
-    """Run the optimizer steps. `record` gets each step's result, then `after_step` (evaluate, save, stop) its number and
-    what any rank wished for. `record_gradients` gets the step's number and the norm `[parameters]` of each gradient,
-    in the order of the optimizer's parameters; grad_norm is the root of the sum of their squares. `beat` is told where this
-    rank is, `say` prints a line.
+    """Run the optimizer steps. The gradient is that of (sum of losses) / (sum of weights) over the whole global batch, however
+    many ranks and micro-batches it was cut into. A step that `health` objects to is not taken.
 
-    The gradient is that of (sum of losses) / (sum of weights) over the whole global batch, however many ranks and
-    micro-batches it was cut into. A step that `health` objects to is not taken. Raises NumericalError before an update
-    with a non-finite loss or gradient.
+    `record` gets each step's result, `record_gradients` its number and the norms `[parameters]` of the gradients, in the
+    optimizer's order, then `after_step` (evaluate, save, stop) its number and what any rank wished for. `beat` is told where
+    this rank is, `say` prints a line. Raises NumericalError before an update with a non-finite loss or gradient.
     """
     # The optimizer's parameters, not the module's: after a forward, FSDP2 may show gathered ones that get no gradient.
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -109,10 +107,8 @@ def train(
             loss_scale.good()
         layout.clear_gradients(module, optimizer)
 
-        now = time.perf_counter()
-        sizes, times = (found.tokens, found.label_tokens), (now - asked, started - asked, found.tokens / (now - asked))
-        figures = (step.epoch, found.loss, found.grad_norm, learning_rate, *sizes, *times)
-        record(StepResult(step.index + 1, *figures, found.metrics))
+        seconds, waited = time.perf_counter() - asked, started - asked
+        record(_result(step, found, learning_rate, seconds, waited))
         if record_gradients is not None:
             record_gradients(step.index + 1, found.squares.sqrt() * found.scale)
         if objection is not None:
@@ -139,6 +135,12 @@ class _Gradient:
     squares: torch.Tensor
     wished: Wishes
     metrics: dict[str, float]
+
+
+def _result(step: Step, found: _Gradient, learning_rate: float, seconds: float, waited: float) -> StepResult:
+    sizes = found.tokens, found.label_tokens
+    figures = found.loss, found.grad_norm, learning_rate, *sizes, seconds, waited, found.tokens / seconds
+    return StepResult(step.index + 1, step.epoch, *figures, found.metrics)
 
 
 def _gradient(

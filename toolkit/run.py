@@ -60,11 +60,7 @@ def fine_tune(
     config, layout, say = run.config, run.layout, run.say
     run.beat("start")
     check_before_training(run, model, tokenizer, data)
-    for warning in layout.warnings():
-        say(warning)
-    new_ends = set_turn_end(model, list(dict.fromkeys([*data.turn_end, tokenizer.eos_token_id])))
-    if new_ends:
-        say(f"generation config: eos_token_id now includes {new_ends}, which end a turn or the text")
+    _warn_and_end_turns(run, model, tokenizer, data)
 
     plan = _plan(config, data)
     total_steps = plan.total_steps(config.train.epochs, config.train.max_steps)
@@ -89,12 +85,7 @@ def fine_tune(
     rehearse(layout, module, optimizer, data.train, padding_free=padding_free, pad_token_id=pad)
 
     if annotate is not None:
-        if isinstance(feed, StreamFeed):
-            raise UserError("data.streaming: this recipe looks at all rows before the first step; set it to false")
-        feeds = annotate(
-            module, {"training": feed} if eval_feed is None else {"training": feed, "evaluation": eval_feed}
-        )
-        feed, eval_feed = feeds["training"], feeds.get("evaluation")
+        feed, eval_feed = _annotated(annotate, module, feed, eval_feed)
 
     start = 0 if run.checkpoint is None else run.checkpoint.step
     gradient_log = None
@@ -110,6 +101,26 @@ def fine_tune(
         say(f"train, as far as it was read: {data.stream.read_by_all}")
     _leave_model(run, module, tokenizer, changes)
     return evaluations
+
+
+def _annotated(
+    annotate: Annotate, module: torch.nn.Module, feed: Feed | StreamFeed, eval_feed: Feed | None
+) -> tuple[Feed, Feed | None]:
+    if isinstance(feed, StreamFeed):
+        raise UserError("data.streaming: this recipe looks at all rows before the first step; set it to false")
+    feeds = annotate(module, {"training": feed} if eval_feed is None else {"training": feed, "evaluation": eval_feed})
+    return feeds["training"], feeds.get("evaluation")
+
+
+def _warn_and_end_turns(
+    run: Run, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: PreparedData
+) -> None:
+    """Say what the layout cannot do well, and let generation stop where answers end."""
+    for warning in run.layout.warnings():
+        run.say(warning)
+    new_ends = set_turn_end(model, list(dict.fromkeys([*data.turn_end, tokenizer.eos_token_id])))
+    if new_ends:
+        run.say(f"generation config: eos_token_id now includes {new_ends}, which end a turn or the text")
 
 
 def _leave_model(run: Run, module: ObjectiveModule, tokenizer: PreTrainedTokenizerBase, changes: Changes) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from toolkit.config import PretrainConfig, RunConfig
+from toolkit.config import RunConfig
 from toolkit.errors import UserError
+from toolkit.recipe_config import PretrainConfig
 
 # What is given in tokens, and what it takes the place of.
 _IN_PLACE_OF = {

@@ -79,3 +79,16 @@ def script(tmp_path: Path):
         return launch(path, [], layout=layout, flags=flags, timeout=timeout)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's model with stored weights; its embeddings are tied."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    folder, demo = tmp_path_factory.mktemp("base"), ROOT / "recipes" / "demo" / "model"
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(demo)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(demo).save_pretrained(folder)
+    return folder

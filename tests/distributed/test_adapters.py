@@ -24,18 +24,6 @@ LAYOUTS = {
 TOKENS = '["<|date|>", "<|money|>"]'
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's model with stored weights; its embeddings are tied."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    folder = tmp_path_factory.mktemp("base")
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(DEMO / "model")).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(DEMO / "model").save_pretrained(folder)
-    return folder
-
-
 def flags(base: Path, **settings: object) -> list[str]:
     return demo_flags(
         **{

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from tests.distributed.conftest import ROOT, Finished, launch
 
@@ -25,15 +24,6 @@ SETTINGS = (
     "--train.global_batch_size", "10", "--train.max_steps", "5", "--train.learning_rate", "1e-3",
     "--train.max_tokens_per_micro_batch", "150", "--checkpoint.save_every", "3", "--checkpoint.save_every_minutes", "0",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("base")
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(DEMO / "model")).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(DEMO / "model").save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture

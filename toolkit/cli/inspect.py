@@ -13,9 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.config import AnyRunConfig, DataConfig, RunConfig, SourceConfig
+from toolkit.config import DataConfig, RunConfig, SourceConfig
 from toolkit.errors import UserError
 from toolkit.parsing import parse
+from toolkit.recipe_config import AnyRunConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 
-from toolkit.config import AnyRunConfig
 from toolkit.errors import UserError
 from toolkit.parsing import parse
+from toolkit.recipe_config import AnyRunConfig
 
 HELP = "tokenize the data of a config ahead, without an accelerator"
 TAKES_CONFIG = True
