@@ -122,6 +122,8 @@ def test_the_demo_learns_with_no_arguments(tmp_path: Path) -> None:
         (("--objective.loss", "sigmod"), "sigmoid"),
         (("--objective.label_smoothing", "0.1"), "means nothing for objective.loss: sigmoid"),
         (("--train.label_smoothing_factor", "0.1"), "objective.loss: robust"),
+        (("--data.streaming", "true", "--train.max_steps", "3"), "data.streaming: the reference looks at all pairs"),
+        (("--generate_rows", "2"), "generate_rows: this recipe generates no answers"),
         (
             ("--model.name_or_path", str(DEMO / "model"), "--data.train", str(DEMO / "train.jsonl")),
             "chosen+rejected",

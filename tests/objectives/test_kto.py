@@ -105,6 +105,8 @@ def test_an_answer_that_is_too_long_loses_its_end() -> None:
         assert short.lengths[row] == len(short.ids(row))
         assert short.labels_per_row[row] == (short.labels(row) != -100).sum()
     assert sorted(short.partners) == [0, 1, 2, 3]
+    wanted = [len(ROWS[short.partners[row]][1]) > max(1, 5 - len(ROWS[row][0])) for row in range(4)]
+    assert short.shortened == sum(wanted) > 0
 
 
 def test_both_kinds_are_needed_and_their_balance_is_said() -> None:
