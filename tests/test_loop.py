@@ -27,7 +27,7 @@ from toolkit.loop import StepResult, Wishes, train
 from toolkit.loss_scale import LossScale
 from toolkit.monitor.gradient_log import names_of
 from toolkit.monitor.heartbeat import Heartbeat
-from toolkit.objectives import ObjectiveModule, ObjectiveOutput
+from toolkit.objectives import ObjectiveModule, ObjectiveOutput, mean
 from toolkit.objectives.causal_lm import CausalLanguageModeling
 from toolkit.optim import Schedule
 from toolkit.steps import Feed
@@ -163,6 +163,12 @@ def test_a_non_finite_step_stops_before_its_update(layout) -> None:
     assert all(torch.equal(p, w) for p, w in zip(module.parameters(), weights, strict=True))
 
 
+def test_a_metric_may_have_a_weight_of_its_own() -> None:
+    assert mean([6.0], 4.0) == 1.5
+    assert mean([6.0, 2.0], 4.0) == 3.0
+    assert mean([0.0, 0.0], 4.0) == mean([0.0], 0.0) == 0.0
+
+
 @pytest.mark.parametrize("rows_at_once", [1, 2, 5])
 def test_evaluation_is_total_loss_over_total_tokens(layout, rows_at_once) -> None:
     """E15: rows of 1, 3, 9, 27 and 2 labelled tokens give total / 42 with any evaluation batch."""
@@ -171,6 +177,7 @@ def test_evaluation_is_total_loss_over_total_tokens(layout, rows_at_once) -> Non
     result = evaluate_loss(layout, module, Feed(rows, Capacity(None, rows_at_once), 0, 1, True, 0))
     assert result["eval_loss"] == pytest.approx(expected, rel=1e-5)
     assert result["eval_tokens"] == 42
+    assert isinstance(result["eval_tokens"], int), "how it is told from figures"
     assert result["eval_perplexity"] == pytest.approx(math.exp(expected), rel=1e-5)
     assert module.training
 
