@@ -22,7 +22,7 @@ DEMO = (
     "--data.max_rows",
     "300",
 )
-LOADED = "    model, tokens = build(), config.generate_max_tokens\n"
+BEFORE_TRAINING = "    objective = CausalLanguageModeling("
 BROKEN = "model.layers.1.mlp.up_proj.weight"
 # What one rank does to one gradient before the ranks add theirs up.
 HOOK = f"""
@@ -72,9 +72,9 @@ def test_layouts_agree_and_the_tables_say_so(tmp_path: Path) -> None:
 
 def test_a_gradient_that_one_rank_spoils_is_found_at_its_first_step(tmp_path: Path) -> None:
     text = (ROOT / "recipes" / "sft.py").read_text(encoding="utf-8")
-    assert text.count(LOADED) == 1
+    assert text.count(BEFORE_TRAINING) == 1
     spoiled = tmp_path / "spoiled.py"
-    spoiled.write_text(text.replace(LOADED, LOADED + HOOK), encoding="utf-8")
+    spoiled.write_text(text.replace(BEFORE_TRAINING, HOOK + BEFORE_TRAINING), encoding="utf-8")
     done = parity(str(spoiled), "single,ddp", tmp_path / "p", *DEMO)
     assert done.returncode == 1, done.stdout + done.stderr
     found = json.loads((tmp_path / "p" / "parity.json").read_text())["layouts"][1]

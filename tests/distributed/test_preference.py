@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -104,7 +105,8 @@ def test_the_reference_of_a_continued_adapter_is_that_adapter(dpo, sft, base: Pa
 def test_the_demo_learns_with_no_arguments(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "recipes/dpo.py", "--output_dir", str(tmp_path / "run")],
-        capture_output=True, text=True, timeout=280, cwd=ROOT, check=False,
+        capture_output=True, text=True, timeout=480, cwd=ROOT, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -55,5 +55,8 @@ def test_gloos_threads_have_the_name_that_is_looked_for() -> None:
 
     store = dist.HashStore()
     group = dist.ProcessGroupGloo(store, 0, 1)
+    end = time.monotonic() + 10.0  # a thread names itself once it runs
+    while not ending._worker_states() and time.monotonic() < end:
+        time.sleep(0.01)
     assert len(ending._worker_states()) >= 1
     del group
