@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# One thread a process, also of those that tests start: threads that wait for each other on cores which other tests use too
+# take many times as long. Before torch is imported, which reads it once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"

@@ -46,8 +46,6 @@ def test_smollm2_learns_the_faq(tmp_path: Path) -> None:
     command += ["--data.eval_fraction", "0.03", "--generate_rows", "4", "--generate_max_tokens", "48"]
     command += ["--output_dir", str(tmp_path / "run")]
     environment = {**os.environ, "SMOLLM2_DIR": str(smollm2), "FAQ_DIR": str(faq / "data"), "HF_HUB_OFFLINE": "1"}
-    # Threads that wait for each other on cores which other tests use too take many times as long.
-    environment["OMP_NUM_THREADS"] = "1"
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=580, cwd=ROOT, env=environment, check=False
     )  # fmt: skip

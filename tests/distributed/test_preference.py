@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.distributed.conftest import ROOT, Finished, launch
+from tests.distributed.conftest import PATIENCE, ROOT, Finished, launch
 
 pytestmark = pytest.mark.distributed
 
@@ -105,8 +104,7 @@ def test_the_reference_of_a_continued_adapter_is_that_adapter(dpo, sft, base: Pa
 def test_the_demo_learns_with_no_arguments(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "recipes/dpo.py", "--output_dir", str(tmp_path / "run")],
-        capture_output=True, text=True, timeout=480, cwd=ROOT, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=PATIENCE * 240, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

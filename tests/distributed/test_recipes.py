@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -109,8 +108,6 @@ def test_the_demo_learns_with_no_arguments(tmp_path: Path, name: str) -> None:
     done = subprocess.run(
         [sys.executable, f"recipes/{name}.py", "--output_dir", str(tmp_path / "run")],
         capture_output=True, text=True, timeout=PATIENCE * 240, cwd=ROOT, check=False,
-        # Threads that wait for each other on cores which other tests use too take many times as long.
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
